@@ -42,7 +42,7 @@ _WRONG: Any = object()
 _ANY: frozenset[type] = frozenset()
 
 
-class _Kind(NamedTuple):
+class _Allowed(NamedTuple):
     """What an annotation allows.
 
     Attributes
@@ -77,7 +77,7 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
             others = name
 
     @functools.cache
-    def kinds() -> dict[str, _Kind]:
+    def kinds() -> dict[str, _Allowed]:
         hints = typing.get_type_hints(function, include_extras=True)
         return {name: _kind(hints.get(name, Any)) for name in signature.parameters}
 
@@ -120,14 +120,14 @@ def check_fields(value: DataclassInstance) -> None:
 @functools.cache
 def _field_kinds(
     kind: type[DataclassInstance],
-) -> list[tuple[str, _Kind, frozenset[type], Callable[[Any], Any]]]:
+) -> list[tuple[str, _Allowed, frozenset[type], Callable[[Any], Any]]]:
     """Return what the fields of a dataclass allow, by name; the parts that decide stand beside."""
     hints = typing.get_type_hints(kind, include_extras=True)
     kinds = {field.name: _kind(hints[field.name]) for field in dataclasses.fields(kind)}
-    return [(name, one, one.types, one.fitted) for name, one in kinds.items()]
+    return [(name, allowed, allowed.types, allowed.fitted) for name, allowed in kinds.items()]
 
 
-def _argument(name: str, value: Any, kind: _Kind) -> Any:
+def _argument(name: str, value: Any, kind: _Allowed) -> Any:
     """Return a value as it is used; `InputError` where it is not allowed."""
     if type(value) in kind.types:
         return value
@@ -142,7 +142,7 @@ def refusal(name: str, value: object, annotation: Any) -> InputError:
     return _refusal(name, value, _kind(annotation))
 
 
-def _refusal(name: str, value: object, kind: _Kind) -> InputError:
+def _refusal(name: str, value: object, kind: _Allowed) -> InputError:
     """Build the error for a value."""
     return InputError(f"{name} is {shown(value)}, but it must be {kind.words}.")
 
@@ -159,7 +159,7 @@ def shown(value: object) -> str:
 
 
 @functools.cache
-def _kind(annotation: Any) -> _Kind:
+def _kind(annotation: Any) -> _Allowed:
     """Read an annotation."""
     origin, inside = typing.get_origin(annotation), typing.get_args(annotation)
     if annotation in _PLAIN:
@@ -176,27 +176,27 @@ def _kind(annotation: Any) -> _Kind:
     if origin in (tuple, list, collections.abc.Sequence):
         return _list(_kind(inside[0]))
     if origin is collections.abc.Callable or getattr(annotation, "_is_protocol", False):
-        return _Kind("a function", "functions", _ANY, lambda v: v if callable(v) else _WRONG)
+        return _Allowed("a function", "functions", _ANY, lambda v: v if callable(v) else _WRONG)
     return _instance(origin or annotation)
 
 
-def _one_of(members: Sequence[_Kind]) -> _Kind:
+def _one_of(members: Sequence[_Allowed]) -> _Allowed:
     """Allow what one of several kinds allows; the first that does says how the value is used."""
-    each = [member.fitted for member in members]
+    fits = [member.fitted for member in members]
 
     def fitted(value: Any) -> Any:
-        for fitted_by_one in each:
-            found = fitted_by_one(value)
-            if found is not _WRONG:
-                return found
+        for fits_member in fits:
+            as_used = fits_member(value)
+            if as_used is not _WRONG:
+                return as_used
         return _WRONG
 
     words = _joined(dict.fromkeys(member.words for member in members))
     exact = frozenset().union(*(member.types for member in members))
-    return _Kind(words, f"values that each are {words}", exact, fitted)
+    return _Allowed(words, f"values that each are {words}", exact, fitted)
 
 
-def _words(allowed: Sequence[Any]) -> _Kind:
+def _words(allowed: Sequence[Any]) -> _Allowed:
     """Allow some words."""
     words = _joined(map(str, allowed))
     known = frozenset(allowed)
@@ -204,10 +204,10 @@ def _words(allowed: Sequence[Any]) -> _Kind:
     def fitted(value: Any) -> Any:
         return value if isinstance(value, str) and value in known else _WRONG
 
-    return _Kind(words, f"words, each {words}", _ANY, fitted)
+    return _Allowed(words, f"words, each {words}", _ANY, fitted)
 
 
-def _fixed(members: Sequence[_Kind]) -> _Kind:
+def _fixed(members: Sequence[_Allowed]) -> _Allowed:
     """Allow a list of so many values."""
 
     def fitted(value: Any) -> Any:
@@ -216,10 +216,10 @@ def _fixed(members: Sequence[_Kind]) -> _Kind:
         return _all_or_none(value, [*map(_fit, members, value)])
 
     words = f"a list of {len(members)}: {', '.join(member.words for member in members)}"
-    return _Kind(words, f"lists, each {words}", _ANY, fitted)
+    return _Allowed(words, f"lists, each {words}", _ANY, fitted)
 
 
-def _list(member: _Kind) -> _Kind:
+def _list(member: _Allowed) -> _Allowed:
     """Allow a list of any number of values."""
 
     def fitted(value: Any) -> Any:
@@ -227,26 +227,26 @@ def _list(member: _Kind) -> _Kind:
             return value
         if not isinstance(value, Sequence | Set) or isinstance(value, str | bytes | bytearray):
             return _WRONG
-        return _all_or_none(value, [_fit(member, one) for one in value])
+        return _all_or_none(value, [_fit(member, entry) for entry in value])
 
     words = f"a list of {member.several}"
-    return _Kind(words, f"lists, each {words}", _ANY, fitted)
+    return _Allowed(words, f"lists, each {words}", _ANY, fitted)
 
 
-def _fit(member: _Kind, value: Any) -> Any:
+def _fit(member: _Allowed, value: Any) -> Any:
     """Return a member of a list as it is used, or `_WRONG`."""
     return value if type(value) in member.types else member.fitted(value)
 
 
 def _all_or_none(value: Any, members: list[Any]) -> Any:
     """Return the members of a list as a tuple; a tuple that holds them already stays the same."""
-    if any(one is _WRONG for one in members):
+    if any(member is _WRONG for member in members):
         return _WRONG
     same = type(value) is tuple and all(map(operator.is_, value, members))
     return value if same else tuple(members)
 
 
-def _instance(kind: Any) -> _Kind:
+def _instance(kind: Any) -> _Allowed:
     """Allow the objects of a class, or what behaves as an abstract one says."""
     is_mapping = issubclass(kind, collections.abc.Mapping)
     name = "dict" if is_mapping else kind.__name__
@@ -256,7 +256,9 @@ def _instance(kind: Any) -> _Kind:
     def fitted(value: Any) -> Any:
         return value if isinstance(value, kind) else _WRONG
 
-    return _Kind(f"{article} {name}", f"objects, each {article} {name}", frozenset(exact), fitted)
+    return _Allowed(
+        f"{article} {name}", f"objects, each {article} {name}", frozenset(exact), fitted
+    )
 
 
 def _joined(words: typing.Iterable[str]) -> str:
@@ -297,12 +299,12 @@ def _text(value: Any) -> Any:
     return value if isinstance(value, str) else _WRONG
 
 
-_PLAIN: dict[Any, _Kind] = {
-    Any: _Kind("anything", "values", _ANY, lambda value: value),
-    object: _Kind("anything", "values", _ANY, lambda value: value),
-    int: _Kind("a whole number", "whole numbers", frozenset({int}), _whole),
-    float: _Kind("a number", "numbers", _ANY, _number),
-    bool: _Kind("True or False", "True or False", frozenset({bool}), lambda value: _WRONG),
-    str: _Kind("text", "texts", frozenset({str}), _text),
-    type(None): _Kind("None", "None", frozenset({type(None)}), _none),
+_PLAIN: dict[Any, _Allowed] = {
+    Any: _Allowed("anything", "values", _ANY, lambda value: value),
+    object: _Allowed("anything", "values", _ANY, lambda value: value),
+    int: _Allowed("a whole number", "whole numbers", frozenset({int}), _whole),
+    float: _Allowed("a number", "numbers", _ANY, _number),
+    bool: _Allowed("True or False", "True or False", frozenset({bool}), lambda value: _WRONG),
+    str: _Allowed("text", "texts", frozenset({str}), _text),
+    type(None): _Allowed("None", "None", frozenset({type(None)}), _none),
 }

@@ -16,6 +16,7 @@ import dataclasses
 import functools
 import json
 import os
+import re
 import stat
 import tomllib
 import typing
@@ -36,6 +37,11 @@ from phaze_opt.printing import printable
 
 T = TypeVar("T")
 _NAME_LETTERS = 50
+_REFUSED = re.compile(
+    r"(?P<expected>Expected `.*?|Number out of range)(, got `\w+`)?(?P<at> - at `\$(?P<place>.*)`)?"
+)
+_STEP = re.compile(r"\.(\w+)|\[(\d+)\]")
+_RECORDS = (inspect.DataclassType, inspect.StructType)
 _LISTS = (inspect.ListType, inspect.VarTupleType)
 
 _described: Callable[[Any], inspect.Type] = functools.cache(inspect.type_info)
@@ -63,7 +69,9 @@ def to_builtins(value: object) -> Any:
     return msgspec.to_builtins(value, enc_hook=_to_plain)
 
 
-def from_json(data: bytes | str, kind: type[T], what: str) -> T:
+def from_json(
+    data: bytes | str, kind: type[T], what: str, number: Callable[[str], float] | None = None
+) -> T:
     """Decode strict JSON into a dataclass.
 
     Parameters
@@ -74,6 +82,8 @@ def from_json(data: bytes | str, kind: type[T], what: str) -> T:
         The dataclass to build.
     what
         What the document is, for the error's sentence (for example ``"workload file a.json"``).
+    number
+        Reads a number that is written with a point or an exponent, where not a float.
 
     Raises
     ------
@@ -81,7 +91,7 @@ def from_json(data: bytes | str, kind: type[T], what: str) -> T:
         If the text is not JSON, a key is missing or unknown, or a value has the wrong type.
     """
     try:
-        plain = msgspec.json.decode(data)
+        plain = msgspec.json.Decoder(float_hook=number).decode(data)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
         raise InputError(f"The {what} is not valid JSON: {error}.") from None
     return from_builtins(plain, kind, what)
@@ -90,10 +100,22 @@ def from_json(data: bytes | str, kind: type[T], what: str) -> T:
 def from_builtins(plain: object, kind: type[T], what: str) -> T:
     """Build a dataclass from plain data as `from_json` does."""
     try:
-        complete = _checked(plain, _described(kind), what, f"value in the {what}:")
-        return msgspec.convert(complete, kind, strict=True, dec_hook=_from_plain)
+        plain = _checked(plain, _described(kind), what, f"value in the {what}:")
+        return msgspec.convert(plain, kind, strict=True, dec_hook=_from_plain)
     except (msgspec.ValidationError, RecursionError, UnicodeEncodeError) as error:
-        raise InputError(f"The {what} is not valid: {str(error).rstrip('.')}.") from None
+        raise InputError(f"The {what} is not valid: {_with_value(str(error), plain)}.") from None
+
+
+def _with_value(sentence: str, plain: Any) -> str:
+    """Add the value to msgspec's sentence, which names only the type or the limit and the place."""
+    refused = _REFUSED.fullmatch(sentence)
+    if refused is None or "..." in sentence:  # a key that is free in the type, and not named
+        return sentence.rstrip(".")
+    for key, index in _STEP.findall(refused["place"] or ""):
+        plain = plain[key or int(index)]
+    if plain and isinstance(plain, Mapping | list):  # would be long; its type is in the sentence
+        return sentence
+    return f"{refused['expected']}, got {shown(plain)}{refused['at'] or ''}"
 
 
 def convert_fields(value: Any, what: str) -> None:
@@ -186,15 +208,15 @@ def read_file(path: Path, what: str, most_bytes: int = MOST_DATA_BYTES) -> bytes
         If it cannot be read, is no regular file, or is too large.
     """
     subject = f"The {what} at {path}"
-    found = look(path, subject)
-    if found is None:
+    status = look(path, subject)
+    if status is None:
         raise NotFoundError(f"There is no {what} at {path}.")
-    if not stat.S_ISREG(found.st_mode):
-        kind = "a folder" if stat.S_ISDIR(found.st_mode) else "a pipe or a device"
+    if not stat.S_ISREG(status.st_mode):
+        kind = "a folder" if stat.S_ISDIR(status.st_mode) else "a pipe or a device"
         raise InputError(f"{subject} is {kind}, but it must be a file.")
-    if found.st_size > most_bytes:
+    if status.st_size > most_bytes:
         raise InputError(
-            f"{subject} has {found.st_size:,} bytes, but at most {most_bytes:,} are read."
+            f"{subject} has {status.st_size:,} bytes, but at most {most_bytes:,} are read."
         )
     try:
         return path.read_bytes()
@@ -307,25 +329,27 @@ def _checked(plain: Any, kind: inspect.Type, what: str, place: str) -> Any:
     elif isinstance(kind, inspect.LiteralType):
         if isinstance(plain, str) and plain not in kind.values:
             raise unknown_name(place, plain, map(str, kind.values))
-    elif isinstance(kind, inspect.DataclassType) and isinstance(plain, Mapping):
-        return _checked_fields(plain, kind, what)
+    elif isinstance(kind, _RECORDS) and isinstance(plain, Mapping):
+        # What allows unknown keys is the file of another program, and msgspec checks all of it.
+        free = not getattr(kind, "forbid_unknown_fields", True)
+        return plain if free else _checked_fields(plain, kind, what)
     elif isinstance(kind, inspect.DictType) and isinstance(plain, Mapping):
         inner = kind.value_type
         return {key: _checked(value, inner, what, place) for key, value in plain.items()}
     elif isinstance(kind, _LISTS) and isinstance(plain, (list, tuple)):
         return [_checked(value, kind.item_type, what, place) for value in plain]
     elif isinstance(plain, int) and not is_finite(plain):
-        raise InputError(f"A {place} is an integer with more digits than a number has here.")
+        raise InputError(f"The {place[:-1]} is an integer with more digits than a number has here.")
     elif isinstance(plain, str):
         plain.encode()  # half of a surrogate pair is no text that can be written
     return plain
 
 
 def _checked_fields(
-    plain: Mapping[Any, Any], kind: inspect.DataclassType, what: str
+    plain: Mapping[Any, Any], kind: inspect.DataclassType | inspect.StructType, what: str
 ) -> dict[str, Any]:
-    """Do the work of `_checked` for a dataclass; the result has the order of its fields."""
-    fields = {field.name: field for field in kind.fields}
+    """Do the work of `_checked` for a record; the result has the order of its fields."""
+    fields = {field.encode_name: field for field in kind.fields}
     for key in plain:
         if key not in fields:
             raise unknown_name(f"key in the {what}:", key, fields)

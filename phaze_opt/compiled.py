@@ -88,7 +88,7 @@ def callee(signature: str, *, allocates: bool = True) -> Callable[[F], F]:
 
     def decorate(function: F) -> F:
         _renamed(function)
-        return cast(F, _Deferred(lambda: _load(function, signature, allocates, options)))
+        return cast(F, _LazilyCompiled(lambda: _load(function, signature, allocates, options)))
 
     return decorate
 
@@ -101,7 +101,7 @@ def inlined(function: F) -> F:
     return cast(F, _Inlined(function))
 
 
-class _Deferred:
+class _LazilyCompiled:
     """A function that numba compiles when a caller is compiled."""
 
     def __init__(self, make: Callable[[], Any]) -> None:
@@ -116,7 +116,7 @@ class _Deferred:
         return getattr(self._dispatcher, name)
 
 
-class _Inlined(_Deferred):
+class _Inlined(_LazilyCompiled):
     """A function that is plain Python where nobody compiles it."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
@@ -127,7 +127,7 @@ class _Inlined(_Deferred):
         return self._plain(*arguments)
 
 
-class _Callable(_Deferred):
+class _Callable(_LazilyCompiled):
     """A function that is compiled when it is called."""
 
     def load(self) -> None:

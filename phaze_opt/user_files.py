@@ -140,18 +140,18 @@ def find_base(base: object, path: Path, what: str, find: Find[T], above: tuple[P
     name = from_builtins(base, str, f"base in the {what}")
     if Path(name).suffix not in FILE_SUFFIXES:
         return find(name, ())
-    based_on_it, found = (*above, path.resolve()), path.parent / name
-    look(found, f"The base of the {what}, {found},")
-    if found.resolve() in based_on_it:
+    based_on_it, base_path = (*above, path.resolve()), path.parent / name
+    look(base_path, f"The base of the {what}, {base_path},")
+    if base_path.resolve() in based_on_it:
         raise InputError(f"The {what} is based on {name}, which is based on it again.")
-    return find(str(found), based_on_it)
+    return find(str(base_path), based_on_it)
 
 
 CsvRow = Mapping[str, str | None]
 """Cells by the name of their column; a short line has ``None`` for its last ones."""
 
 
-def read_rows(path: Path, columns: Iterable[str], one: Callable[[CsvRow], T]) -> list[T]:
+def read_rows(path: Path, columns: Iterable[str], read: Callable[[CsvRow], T]) -> list[T]:
     """Read every row of a CSV file whose first line names the columns.
 
     Parameters
@@ -160,7 +160,7 @@ def read_rows(path: Path, columns: Iterable[str], one: Callable[[CsvRow], T]) ->
         The file.
     columns
         Names that it must have.
-    one
+    read
         Makes something of a row; raises `InputError` if the row is not valid.
 
     Raises
@@ -172,12 +172,12 @@ def read_rows(path: Path, columns: Iterable[str], one: Callable[[CsvRow], T]) ->
     """
     text = read_file(path, "CSV file").decode("utf-8-sig", errors="replace")
     rows = csv.DictReader(text.splitlines(), skipinitialspace=True)
-    found = []
+    results = []
     try:
         missing = next((name for name in columns if name not in (rows.fieldnames or ())), None)
         if missing is None:
             for row in rows:
-                found.append(one(row))
+                results.append(read(row))
     except csv.Error as error:
         most = csv.field_size_limit()
         raise InputError(
@@ -188,7 +188,7 @@ def read_rows(path: Path, columns: Iterable[str], one: Callable[[CsvRow], T]) ->
         raise InputError(f"Line {rows.line_num} of {path}: {error}") from None
     if missing is not None:
         raise InputError(f"The CSV file {path} has no column {missing!r}.")
-    return found
+    return results
 
 
 def alias_of(field: str, value: object, aliases: Mapping[str, Alias]) -> tuple[str, float] | None:

@@ -69,7 +69,14 @@ WHEELS = [{"radius_m": 1}]
         ({"spare": {"radius_m": 1, "tyre": "sumer"}}, "Unknown tyre in the car: 'sumer'"),
         ({"trailer": "non"}, "Unknown trailer in the car: 'non'. Did you mean 'none'"),
         ({"lights": {"left": "of"}}, "Unknown lights in the car: 'of'"),  # a word under a free key
-        ({"name": 3, "wheels": WHEELS}, "The car is not valid: Expected `str`"),  # wrong type
+        (
+            {"name": 3, "wheels": WHEELS},
+            r"The car is not valid: Expected `str`, got 3 - at `\$\.name`",  # wrong type
+        ),
+        (
+            {"name": "van", "wheels": [{"radius_m": "x"}]},
+            r"got 'x' - at `\$\.wheels\[0\]\.radius_m`",
+        ),
         ({"name": "van"}, "missing required field `wheels`"),  # incomplete
         ({"name": "van", "wheels": []}, "The car is not valid: A car has wheels"),  # refused
         ([], "The car is not valid: Expected `object`"),  # no object at all

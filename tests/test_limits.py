@@ -10,7 +10,14 @@ import pytest
 
 from phaze_opt.codec import from_json, read_file, read_toml_file, to_json
 from phaze_opt.errors import InputError
-from phaze_opt.limits import MOST_DEVICES, MOST_FILE_BYTES, MOST_SAMPLES, check_size, is_finite
+from phaze_opt.limits import (
+    MOST_DEVICES,
+    MOST_FILE_BYTES,
+    MOST_SAMPLES,
+    MOST_SIZE,
+    check_size,
+    is_finite,
+)
 from phaze_opt.network.presets import load_cluster
 from phaze_opt.store.opening import open_storage
 from phaze_opt.training import Training
@@ -44,7 +51,7 @@ def test_products_of_a_workload_are_limited() -> None:
     first = text.index('"m":') + 4
     end = text.index(",", first)
     for size in (2**62, 2**41):
-        with pytest.raises(InputError, match="a size above"):
+        with pytest.raises(InputError, match=f"<= {MOST_SIZE}, got {size}"):
             parse_workload((text[:first] + str(size) + text[end:]).encode(), "workload")
 
 

@@ -98,8 +98,8 @@ def fit_attention(
         )
         if some
     ]
-    constants = tuple(constant for one in fits for constant in one.constants)
-    errors = np.concatenate([np.zeros(0), *(one.errors for one in fits)])
+    constants = tuple(constant for direction in fits for constant in direction.constants)
+    errors = np.concatenate([np.zeros(0), *(direction.errors for direction in fits)])
     return Fit((*constants, _exponentials(chip)), errors)
 
 
@@ -108,9 +108,9 @@ def _fit_direction(rows: Sequence[MeasuredAttention], timed: AttentionCalls, cal
     constants = attention_constants(rows, timed.chip)
     if timed.sustained:
         # Training stacks hand their tensors over as they are; engines of serving turn them first.
-        constants = tuple(one for one in constants if one is not EARLIER_TRAFFIC)
+        constants = tuple(constant for constant in constants if constant is not EARLIER_TRAFFIC)
     if not calls:
-        constants = tuple(one for one in constants if one.name.startswith("attention_"))
+        constants = tuple(c for c in constants if c.name.startswith("attention_"))
     if len(rows) < len(constants):
         names = ", ".join(constant.name for constant in constants)
         raise InputError(

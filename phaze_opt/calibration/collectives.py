@@ -113,7 +113,7 @@ def constants_of_unknown_level(level: NetworkLevel) -> tuple[Constant, ...]:
     """Return what collectives may determine where nobody states the bandwidth: `level_of_rows`."""
     shown = level.bandwidth_bytes_per_s
     bandwidth = Constant("bandwidth_bytes_per_s", shown, shown / 2, 4 * shown, False, unit="B/s")
-    return tuple(bandwidth if one.name == "efficiency" else one for one in level_constants(level))
+    return tuple(bandwidth if c.name == "efficiency" else c for c in level_constants(level))
 
 
 def fit_collectives(
@@ -158,10 +158,10 @@ def predicted_s(rows: Sequence[CollectiveRow], level: NetworkLevel) -> FloatArra
     groups: dict[tuple[CollectiveName, int], list[int]] = {}
     for index, row in enumerate(rows):
         groups.setdefault((row.kind, row.devices), []).append(index)
-    found = np.empty(len(rows))
+    least_s = np.empty(len(rows))
     for (kind, devices), indices in groups.items():
         sizes = np.array([rows[index].size_bytes for index in indices])
         # Not from the cache of terms: a fit asks once for each of thousands of levels.
         terms = collective_terms.__wrapped__(kind, devices, cluster)
-        found[indices] = np.minimum.reduce([term.seconds(sizes) for term in terms])
-    return found
+        least_s[indices] = np.minimum.reduce([term.seconds(sizes) for term in terms])
+    return least_s

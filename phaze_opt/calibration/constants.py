@@ -121,7 +121,7 @@ class Fit:
     @property
     def moved(self) -> dict[str, float]:
         """The constants that do not keep their stated value, by name."""
-        return {one.name: one.value for one in self.constants if one.origin != "kept"}
+        return {c.name: c.value for c in self.constants if c.origin != "kept"}
 
     @property
     def mean_absolute_error(self) -> float:

@@ -99,19 +99,19 @@ def fit(
     result = _fit_once(constants, predict, measured_s, scatter)
     for _ in range(_MOST_ROUNDS):
         stated = [
-            replace(constant, stated=one.value)
-            for constant, one in zip(constants, result.constants, strict=True)
+            replace(constant, stated=fitted.value)
+            for constant, fitted in zip(constants, result.constants, strict=True)
         ]
         again = _fit_once(stated, predict, measured_s, scatter)
         pairs = list(zip(stated, again.constants, result.constants, strict=True))
         if not any(_has_moved(constant, new.value, old.value) for constant, new, old in pairs):
             break
         # A constant that keeps its value now may have moved before.
-        found = (
+        merged = (
             new if new.origin != "kept" else replace(new, origin=old.origin)
             for _, new, old in pairs
         )
-        result = Fit(tuple(found), again.errors)
+        result = Fit(tuple(merged), again.errors)
     return result
 
 
@@ -125,20 +125,23 @@ def _fit_once(
 ) -> Fit:
     """Hold one constant after the other, as `fit` says."""
     problem = _Problem(tuple(constants), {}, predict, measured_s, scatter)
-    found: dict[str, FittedConstant] = {}
+    fitted: dict[str, FittedConstant] = {}
     while True:
         solution = _solve(problem)
         judged = [_judge(problem, solution, index) for index in range(len(solution))]
-        found |= {one.name: one for one, _ in judged}
+        fitted |= {constant.name: constant for constant, _ in judged}
         for origin in ("limited", "kept"):
-            candidates = [(away, one) for one, away in reversed(judged) if one.origin == origin]
+            candidates = [(away, c) for c, away in reversed(judged) if c.origin == origin]
             if candidates:
                 _, held = min(candidates, key=lambda candidate: candidate[0])
                 problem = problem.holding(held.name, held.value)
                 break
         else:
             break
-    return Fit(tuple(found[one.name] for one in constants), np.expm1(problem.residuals(solution)))
+    return Fit(
+        tuple(fitted[c.name] for c in constants),
+        np.expm1(problem.residuals(solution)),
+    )
 
 
 @dataclass(frozen=True)

@@ -24,23 +24,23 @@ def read_products(path: Path) -> list[MeasuredProduct]:
     There may be the columns batch (1 where it is left out) and layout (`read_layout`).
     """
 
-    def one(row: CsvRow) -> MeasuredProduct:
+    def product(row: CsvRow) -> MeasuredProduct:
         m, n, k = (_whole(row, column) for column in ("m", "n", "k"))
         gemm, layout = Gemm(m, n, k, _whole(row, "batch", "1")), read_layout(row)
         gemm_graph(gemm, layout)  # refuses impossible sizes
         return MeasuredProduct(gemm, _seconds(row), layout)
 
-    return read_rows(path, ("m", "n", "k", "latency_s"), one)
+    return read_rows(path, ("m", "n", "k", "latency_s"), product)
 
 
 def read_vector(path: Path) -> list[MeasuredVector]:
     """Read vector operators with the columns op, rows, columns, latency_s."""
 
-    def one(row: CsvRow) -> MeasuredVector:
+    def vector(row: CsvRow) -> MeasuredVector:
         shape = _whole(row, "rows"), _whole(row, "columns")
         return MeasuredVector(row["op"] or "", *shape, _seconds(row))
 
-    return read_rows(path, ("op", "rows", "columns", "latency_s"), one)
+    return read_rows(path, ("op", "rows", "columns", "latency_s"), vector)
 
 
 def read_attention(path: Path) -> list[MeasuredAttention]:
@@ -49,12 +49,12 @@ def read_attention(path: Path) -> list[MeasuredAttention]:
     The last is 0 or 1, and 0 where it is left out.
     """
 
-    def one(row: CsvRow) -> MeasuredAttention:
+    def attention(row: CsvRow) -> MeasuredAttention:
         shape, backward = read_attention_shape(row), read_switch(row, "backward", False)
         attention_graph(shape, backward=backward)  # refuses impossible sizes
         return MeasuredAttention(shape, _seconds(row), backward)
 
-    return read_rows(path, (*ATTENTION_COLUMNS, "latency_s"), one)
+    return read_rows(path, (*ATTENTION_COLUMNS, "latency_s"), attention)
 
 
 ATTENTION_COLUMNS = ("batch", "sequence", "heads", "kv_heads", "head_dim")
@@ -103,11 +103,11 @@ def read_switch(row: CsvRow, column: str, default: bool) -> bool:
 def read_collectives(path: Path) -> list[CollectiveRow]:
     """Read collectives with the columns kind, devices, bytes (of the whole tensor), latency_s."""
 
-    def one(row: CsvRow) -> CollectiveRow:
+    def collective(row: CsvRow) -> CollectiveRow:
         kind = cast(CollectiveName, row["kind"] or "")
         return CollectiveRow(kind, _whole(row, "devices"), _number(row, "bytes"), _seconds(row))
 
-    return read_rows(path, ("kind", "devices", "bytes", "latency_s"), one)
+    return read_rows(path, ("kind", "devices", "bytes", "latency_s"), collective)
 
 
 def _seconds(row: CsvRow) -> float:

@@ -67,9 +67,9 @@ class QuantisedCalls:
     """
 
     def __init__(self, gemms: Sequence[Gemm], chip: Accelerator) -> None:
-        halves = [Gemm(one.m, one.n, max(one.k // _FP8_PER_BF16, 1)) for one in gemms]
+        halves = [Gemm(gemm.m, gemm.n, max(gemm.k // _FP8_PER_BF16, 1)) for gemm in gemms]
         self._products_s = products_s(products_graph(halves), chip)
-        activations = np.array([float(one.m * one.k) for one in gemms])
+        activations = np.array([float(gemm.m * gemm.k) for gemm in gemms])
         self._byte_s = activations / chip.sustained_hbm_bytes_per_s
 
     def seconds(self, values: Mapping[str, float]) -> FloatArray:

@@ -209,7 +209,7 @@ def estimate_jointly(
 
 
 @dataclass(frozen=True, eq=False)
-class _Joined:
+class _JoinedGraphs:
     """Several graphs as one: its table, what `communication_of` gives, and the same of each."""
 
     table: OperatorTable
@@ -221,7 +221,7 @@ class _Joined:
 @lru_cache(maxsize=64)
 def _joined(
     graphs: tuple[OperatorGraph, ...], cluster: Cluster, tensor_parallel: tuple[int, ...]
-) -> _Joined:
+) -> _JoinedGraphs:
     """Join the operators of some graphs, cached: all designs of a study have the same."""
     ends = itertools.accumulate(len(graph.operators) for graph in graphs)
     each = [
@@ -233,7 +233,7 @@ def _joined(
     sent_bytes = np.concatenate([none, *(sent for _, sent in each)])
     parts = [slice(end - len(g.operators), end) for end, g in zip(ends, graphs, strict=True)]
     by_graph = [float(link_s[part].sum()) for part in parts]
-    return _Joined(
+    return _JoinedGraphs(
         operator_table(side_by_side(graphs)), (link_s, sent_bytes), tuple(parts), tuple(by_graph)
     )
 
@@ -349,7 +349,7 @@ class PoolWork:
 
     Attributes
     ----------
-    products : (pools, distinct products, len(Column))
+    products : (pools, distinct products, len(GemmColumn))
         See `tensor_core.products_on_pools`.
     attention : (pools, fused attention cores, len(CoreColumn))
         See `attention_tiles.attention_on_pools`.
@@ -371,7 +371,7 @@ def work_on_pools(table: OperatorTable, pools: Pools) -> PoolWork:
 
 
 @dataclass(frozen=True, eq=False)
-class Work:
+class WorkOnCores:
     """What operators do on some cores of each accelerator.
 
     Attributes
@@ -394,7 +394,7 @@ def estimate_work(
     on_pools: PoolWork,
     tensor_cores: Sequence[int] | IntArray,
     vector_cores: Sequence[int] | IntArray,
-) -> Work:
+) -> WorkOnCores:
     """Estimate the times and the traffic of all operators on some cores of each accelerator.
 
     Parameters
@@ -459,4 +459,4 @@ def estimate_work(
     )
     seconds = ModeSeconds(*work[: WorkTable.L2_READ_BYTES])
     traffic = Traffic(*work[WorkTable.L2_READ_BYTES :])
-    return Work(seconds, traffic, shares)
+    return WorkOnCores(seconds, traffic, shares)

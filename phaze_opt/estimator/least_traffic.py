@@ -120,7 +120,7 @@ def _stays(size_bytes: FloatArray, saved_bytes: FloatArray) -> _Stays:
 
 
 @dataclass(frozen=True, eq=False)
-class _Accesses:
+class _OperatorAccesses:
     """What one operator makes or reads of tensors that may stay.
 
     Attributes
@@ -139,7 +139,7 @@ class _Accesses:
 
 
 @lru_cache(maxsize=512)
-def _accesses(graph: OperatorGraph) -> tuple[_Accesses, ...]:
+def _accesses(graph: OperatorGraph) -> tuple[_OperatorAccesses, ...]:
     """Return the accesses of every operator that residency can save, cached."""
     found: list[list[tuple[int, Access]]] = [[] for _ in graph.operators]
     for tensor in kept_tensors(graph):
@@ -148,7 +148,7 @@ def _accesses(graph: OperatorGraph) -> tuple[_Accesses, ...]:
         for access in (*writers, *tensor.readers):
             found[access.operator].append((tensor.size_bytes, access))
     return tuple(
-        _Accesses(
+        _OperatorAccesses(
             np.array([size for size, _ in own], dtype=np.float64),
             np.array([access.bytes for _, access in own], dtype=np.float64),
             np.array([access.operand_bytes for _, access in own], dtype=np.float64).reshape(-1, 2),

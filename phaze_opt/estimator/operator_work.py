@@ -20,7 +20,7 @@ import numpy as np
 from phaze_opt.arrays import FloatArray, IntArray
 from phaze_opt.compiled import lazily_compiled
 from phaze_opt.estimator.attention_tiles import CoreColumn
-from phaze_opt.estimator.tensor_core import Column
+from phaze_opt.estimator.tensor_core import GemmColumn
 
 
 class ChipColumn(IntEnum):
@@ -97,7 +97,7 @@ def operator_work(
     ----------
     chips : (chips, len(ChipColumn))
         With the cores that an operator may use.
-    products : (chips, distinct products, len(Column))
+    products : (chips, distinct products, len(GemmColumn))
         See `tensor_core.products_on_pools`.
     gemm_owner, gemm_kind, operand_bytes, result_bytes, gemm_blocked
         See `operator_table.OperatorTable`.
@@ -132,11 +132,11 @@ def operator_work(
         own = chips[chip]
         for place in range(len(gemm_owner)):
             i, product = gemm_owner[place], products[chip, gemm_kind[place]]
-            tc[i] += product[Column.ARRAY_CYCLES]
-            l2_read[i] += product[Column.L2_BYTES]
-            glb_read[i] += product[Column.GLB_READ_BYTES] - operand_bytes[place]
-            glb_write[i] += product[Column.GLB_WRITE_BYTES] - result_bytes[place]
-            hbm_read[i] += product[Column.HBM_EXTRA_BYTES] * gemm_blocked[place]
+            tc[i] += product[GemmColumn.ARRAY_CYCLES]
+            l2_read[i] += product[GemmColumn.L2_BYTES]
+            glb_read[i] += product[GemmColumn.GLB_READ_BYTES] - operand_bytes[place]
+            glb_write[i] += product[GemmColumn.GLB_WRITE_BYTES] - result_bytes[place]
+            hbm_read[i] += product[GemmColumn.HBM_EXTRA_BYTES] * gemm_blocked[place]
         for place in range(len(attention_owner)):
             i, core = attention_owner[place], attention[chip, place]
             tc[i] = core[CoreColumn.ARRAY_CYCLES]

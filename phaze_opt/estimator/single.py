@@ -16,7 +16,7 @@ from phaze_opt.errors import InputError, unknown_name
 from phaze_opt.estimator.isolated import estimate_isolated
 from phaze_opt.estimator.operator_table import operator_table
 from phaze_opt.estimator.power_limit import LAYOUTS, accumulator_s
-from phaze_opt.estimator.tensor_core import Tiling, gemm_plan
+from phaze_opt.estimator.tensor_core import GroupTiling, gemm_plan
 from phaze_opt.estimator.traffic import ENERGY_LEVELS
 from phaze_opt.estimator.vector_core import vector_operator
 from phaze_opt.hardware.accelerator import Accelerator
@@ -70,8 +70,8 @@ class SingleEstimate:
     energy_by_level_j: Mapping[str, float]
     glb_bytes: float
     hbm_bytes: float
-    tiling: Tiling | None
-    further_tilings: tuple[Tiling, ...]
+    tiling: GroupTiling | None
+    further_tilings: tuple[GroupTiling, ...]
 
 
 def estimate_gemm(
@@ -287,7 +287,7 @@ class _Alone:
 
 
 def _single(
-    graph: OperatorGraph, alone: _Alone, ideal_s: float, plan: tuple[Tiling, ...] = ()
+    graph: OperatorGraph, alone: _Alone, ideal_s: float, plan: tuple[GroupTiling, ...] = ()
 ) -> SingleEstimate:
     """Estimate one operator.
 

@@ -42,7 +42,7 @@ class NoTileFitsError(InputError):
     """A private buffer that cannot hold one tile with its streams: nothing runs on the chip."""
 
 
-class Column(IntEnum):
+class GemmColumn(IntEnum):
     """Last axis of the table that `gemm_table` returns.
 
     A batch that runs in groups has the sums of its groups.
@@ -63,7 +63,7 @@ class Column(IntEnum):
 
 
 @dataclass(frozen=True)
-class Tiling:
+class GroupTiling:
     """One group of a batch: products that run together, and the tile of one core.
 
     Attributes
@@ -173,7 +173,7 @@ def gemm_table(
 
     Returns
     -------
-    table : (accelerators, products, len(Column))
+    table : (accelerators, products, len(GemmColumn))
 
     Raises
     ------
@@ -196,20 +196,20 @@ def products_on_pools(gemms: IntArray, pools: Pools) -> FloatArray:
 
     Returns
     -------
-    table : (pools, products, len(Column))
+    table : (pools, products, len(GemmColumn))
 
     Raises
     ------
     InputError
         As `gemm_table`.
     """
-    table = np.zeros((len(pools.distinct), len(gemms), len(Column)))
+    table = np.zeros((len(pools.distinct), len(gemms), len(GemmColumn)))
     for number, precision in enumerate(PRECISIONS.values()):
         own = np.flatnonzero(gemms[:, -1] == number)
         if len(own) == len(gemms):
             _fill_table(gemms, precision, pools, table)
         elif len(own):
-            part = np.zeros((len(table), len(own), len(Column)))
+            part = np.zeros((len(table), len(own), len(GemmColumn)))
             _fill_table(np.ascontiguousarray(gemms[own]), precision, pools, part)
             table[:, own] = part
     return table
@@ -219,13 +219,13 @@ def _fill_table(gemms: IntArray, precision: Precision, pools: Pools, table: Floa
     """Estimate products of one precision on every distinct pool."""
     for row, pool, accelerator in zip(table, pools.distinct, pools.first, strict=True):
         _fill_rows(gemms, _in_precision(pool, precision), row)
-        if np.any(np.isinf(row[:, Column.ARRAY_CYCLES])):
+        if np.any(np.isinf(row[:, GemmColumn.ARRAY_CYCLES])):
             raise no_tile_fits(accelerator)
     if precision.rate != 1.0:
-        table[:, :, Column.ARRAY_CYCLES] /= precision.rate
+        table[:, :, GemmColumn.ARRAY_CYCLES] /= precision.rate
 
 
-def gemm_plan(gemm: IntArray, accelerator: Accelerator, cores: int) -> tuple[Tiling, ...]:
+def gemm_plan(gemm: IntArray, accelerator: Accelerator, cores: int) -> tuple[GroupTiling, ...]:
     """Return the groups in which a batch of products runs, the largest first; mostly one.
 
     Parameters
@@ -245,7 +245,7 @@ def gemm_plan(gemm: IntArray, accelerator: Accelerator, cores: int) -> tuple[Til
     if len(groups) == 0:
         raise no_tile_fits(accelerator)
     return tuple(
-        Tiling(products, Dataflow(dataflow).name.lower(), *edges)
+        GroupTiling(products, Dataflow(dataflow).name.lower(), *edges)
         for products, dataflow, *edges in groups.astype(np.int64).tolist()
     )
 
@@ -319,29 +319,29 @@ def _fill_row(gemm: IntArray, pool: TensorCorePool, tilings: FloatArray, row: Fl
     ----------
     gemm, pool, tilings
         As for `lay_out_tilings`.
-    row : (len(Column),)
+    row : (len(GemmColumn),)
         Filled in; infinite cycles if no tile fits.
     """
     cores, x, y, glb_bytes, operand_bytes = pool[0], pool[1], pool[2], pool[5], pool[8]
     count = lay_out_tilings(gemm, pool, tilings)
     row[:] = 0.0
     if count == 0:
-        row[Column.ARRAY_CYCLES] = np.inf
+        row[GemmColumn.ARRAY_CYCLES] = np.inf
         return
     m, n, k, batch = gemm[0], gemm[1], gemm[2], gemm[3]
-    row[Column.HBM_EXTRA_BYTES] = batch * repeated_bytes(m, n, k, operand_bytes, glb_bytes)
+    row[GemmColumn.HBM_EXTRA_BYTES] = batch * repeated_bytes(m, n, k, operand_bytes, glb_bytes)
     plan = _plan(tilings, count, batch, cores)
     for group in range(plan.shape[0]):
         tiling, products = plan[group, 0], plan[group, 1]
         tiles = products * tilings[Row.TILES, tiling]
-        row[Column.GLB_READ_BYTES] += products * tilings[Row.READ_BYTES, tiling]
-        row[Column.GLB_WRITE_BYTES] += products * tilings[Row.WRITTEN_BYTES, tiling]
-        row[Column.L2_BYTES] += tiles * tile_l2_bytes(
+        row[GemmColumn.GLB_READ_BYTES] += products * tilings[Row.READ_BYTES, tiling]
+        row[GemmColumn.GLB_WRITE_BYTES] += products * tilings[Row.WRITTEN_BYTES, tiling]
+        row[GemmColumn.L2_BYTES] += tiles * tile_l2_bytes(
             int(tilings[Row.DATAFLOW, tiling]), int(tilings[Row.TILE_M, tiling]),
             int(tilings[Row.TILE_N, tiling]), int(tilings[Row.TILE_K, tiling]), x, y, operand_bytes,
         )  # fmt: skip
         # A group starts when the one before is done, its traffic included.
-        row[Column.ARRAY_CYCLES] += (
+        row[GemmColumn.ARRAY_CYCLES] += (
             array_cycles(tiles, tilings[Row.WAVE_CYCLES, tiling], cores)
             if plan.shape[0] == 1
             else _cycles(tilings, tiling, products, cores)

@@ -272,27 +272,21 @@ def kept_tensors(graph: OperatorGraph) -> tuple[KeptTensor, ...]:
     return tuple(kept)
 
 
-@dataclass(frozen=True, eq=False)
-class _Accesses:
-    """All accesses of the kept tensors of a graph: first the writer of each, then its readers."""
-
-    operator: IntArray
-    bytes: FloatArray
-    operand_bytes: FloatArray
-
-
 @lru_cache(maxsize=512)
-def _accesses(graph: OperatorGraph) -> _Accesses:
-    """Return the accesses of `kept_tensors` as arrays, cached."""
-    found = [
+def _accesses(graph: OperatorGraph) -> tuple[IntArray, FloatArray, FloatArray]:
+    """Return operator, bytes and operand bytes of the accesses of `kept_tensors`, cached.
+
+    Of each tensor first the writer, then the readers.
+    """
+    accesses = [
         access
         for kept in kept_tensors(graph)
         for access in ((kept.writer,) if kept.writer is not None else ()) + kept.readers
     ]
-    return _Accesses(
-        np.array([access.operator for access in found], dtype=np.int64),
-        np.array([access.bytes for access in found], dtype=np.float64),
-        np.array([access.operand_bytes for access in found], dtype=np.float64).reshape(-1, 2),
+    return (
+        np.array([access.operator for access in accesses], dtype=np.int64),
+        np.array([access.bytes for access in accesses], dtype=np.float64),
+        np.array([access.operand_bytes for access in accesses], dtype=np.float64).reshape(-1, 2),
     )
 
 
@@ -305,10 +299,10 @@ def saved_bytes(graph: OperatorGraph, sets: WorkingSets) -> FloatArray:
         First of the writer of a tensor, then of its readers, tensor by tensor as `kept_tensors`
         lists them.
     """
-    accesses = _accesses(graph)
-    again = sets.operand_reads[accesses.operator] - 1.0
-    repeated = (again * accesses.operand_bytes[:, np.newaxis]).sum(axis=-1)
-    return np.asarray(accesses.bytes[:, np.newaxis] + repeated)
+    operator, bytes_, operand_bytes = _accesses(graph)
+    again = sets.operand_reads[operator] - 1.0
+    repeated = (again * operand_bytes[:, np.newaxis]).sum(axis=-1)
+    return np.asarray(bytes_[:, np.newaxis] + repeated)
 
 
 def _access(graph: OperatorGraph, tensor: Tensor, read: TensorRead, share: float) -> Access:

@@ -36,9 +36,9 @@ IMPLIED = ("peak_flops_per_s", "area_mm2", "area_chip_mm2")
 """Numbers that follow from the others."""
 
 _NEEDED = tuple(
-    one.name
-    for one in fields(Accelerator)
-    if one.default is MISSING and one.default_factory is MISSING
+    declared.name
+    for declared in fields(Accelerator)
+    if declared.default is MISSING and declared.default_factory is MISSING
 )
 """Fields that a file without a base must state."""
 
@@ -159,8 +159,8 @@ def read_chip_file(
             for name in FIELD_TYPES
         } | dict.fromkeys(followed, f"{_DERIVED}follows what the file states, as in {base_name}")
         inherited = {
-            name: one
-            for name, one in base.provenance.items()
+            name: source
+            for name, source in base.provenance.items()
             if name not in values and name not in followed
         }
         description = description or f"from {base_name}"
@@ -262,7 +262,7 @@ def chip_file_text(preset: AcceleratorPreset) -> str:
     lines += [_line(name, values[name]) for name in own]
     lines += ["", "[calibration]"]
     lines += [_line(name, values[name]) for name in values if name not in own]
-    sourced = {name: one for name, one in preset.provenance.items() if one.confidence}
+    sourced = {name: origin for name, origin in preset.provenance.items() if origin.confidence}
     if sourced:
         lines += ["", "# Where the numbers come from; remove the line of one that you change."]
         lines += ["[provenance]"]

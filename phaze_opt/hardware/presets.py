@@ -84,10 +84,10 @@ def configure_accelerator(name_or_path: str, fields: Mapping[str, FieldValue]) -
     before, now = chip_values(preset.accelerator), chip_values(chip)
     changed = [name for name in FIELD_TYPES if before[name] != now[name]]
     provenance = {
-        name: Provenance(_CHANGED, "") if name in changed else one
-        for name, one in preset.provenance.items()
+        name: Provenance(_CHANGED, "") if name in changed else source
+        for name, source in preset.provenance.items()
     }
-    origins = {name: _CHANGED if name in changed else one for name, one in preset.origins.items()}
+    origins = {name: _CHANGED if name in changed else word for name, word in preset.origins.items()}
     return replace(preset, accelerator=chip, provenance=provenance, origins=origins)
 
 

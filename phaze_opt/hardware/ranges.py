@@ -38,7 +38,7 @@ def rate_ranges(chip: Accelerator) -> dict[RangedRate, RateRange]:
         "arrays": RateRange(own.array_rate_low, own.array_rate_high),
         "hbm": RateRange(own.hbm_rate_low, own.hbm_rate_high),
     }
-    return {rate: one for rate, one in stated.items() if one.low < 1.0 or one.high > 1.0}
+    return {rate: span for rate, span in stated.items() if span.low < 1.0 or span.high > 1.0}
 
 
 def at_rates(chip: Accelerator, arrays: float = 1.0, hbm: float = 1.0) -> Accelerator:

@@ -30,7 +30,7 @@ def members_per_level(group: int, cluster: Cluster, stride: int = 1) -> tuple[Ax
     if not all(is_grid(_cuts(cluster, index), group, stride) for index in range(len(levels))):
         return None
     reach, inside = 1, 1
-    found: list[Axes] = []
+    axes_by_level: list[Axes] = []
     for level in levels:
         along: list[tuple[int, float]] = []
         for size in level.axes or (level.group_size,):
@@ -44,8 +44,8 @@ def members_per_level(group: int, cluster: Cluster, stride: int = 1) -> tuple[Ax
             links = 2.0 if count * spacing >= extent else 1.0
             along.append((count, links / spacing))
             inside = members
-        found.append(tuple(along))
-    return tuple(found)
+        axes_by_level.append(tuple(along))
+    return tuple(axes_by_level)
 
 
 def _cuts(cluster: Cluster, index: int) -> list[int]:

@@ -5,7 +5,7 @@ Takes a file of the ``dnn-partitioning`` format (M. Tarnawski et al., NeurIPS 20
 (`dag.DeviceAssignment`) or the stages of every layer (`published.PublishedPlacement`). Only the
 command ``place`` uses this room.
 
-- `phaze_format`, `dnn_format`: readers of the two formats; `json_object`: what both check.
+- `phaze_format`, `dnn_format`: readers of the two formats; `file_rows`: what both have in common.
 - `unit_graph`: operators merged into units that share a device.
 - `downsets`: all downsets of a graph, hence all contiguous sets of nodes.
 - `dag`: contiguous splits with the least largest load; `dag_kernels` holds its compiled loops.

@@ -107,10 +107,10 @@ def split_contiguous(
             raise InfeasibleError(why_infeasible(graph)) from None
         return describe_assignment(graph, linear, share_bound(graph), began)
     known = largest_load(graph, linear) if linear is not None else np.inf
-    found = _solve(graph, downsets, known, progress)
-    if found is None:
+    device = _solve(graph, downsets, known, progress)
+    if device is None:
         raise InfeasibleError(why_infeasible(graph))
-    return describe_assignment(graph, found, np.inf, began)
+    return describe_assignment(graph, device, np.inf, began)
 
 
 def _chain_downsets(count: int) -> Downsets:
@@ -158,7 +158,7 @@ def _arrays(graph: UnitGraph) -> GraphArrays:
 def _flatten(lists: Sequence[Sequence[int]]) -> tuple[IntArray, IntArray]:
     """Return where each list begins (and the last one ends), and all lists one after another."""
     start = np.cumsum([0, *map(len, lists)], dtype=np.int64)
-    return start, np.array([value for each in lists for value in each], dtype=np.int64)
+    return start, np.array([value for numbers in lists for value in numbers], dtype=np.int64)
 
 
 def _walk_back(downsets: Downsets, table: DownsetTable) -> list[Device] | None:

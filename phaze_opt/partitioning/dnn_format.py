@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Annotated
 
-from phaze_opt.errors import InputError
+from msgspec import Meta, Struct, field
+
 from phaze_opt.limits import MOST_DEVICES
-from phaze_opt.partitioning.json_object import (
-    JsonObject,
+from phaze_opt.partitioning.file_rows import (
+    Amount,
+    FileEdge,
+    Flag,
+    Id,
     check_acyclic,
-    decode_json,
-    edge_ends,
-    refuse_duplicates,
+    edge_indices,
+    index_by_id,
+    read_rows,
 )
 
 
-@dataclass(frozen=True)
-class DnnNode:
+class DnnNode(Struct, frozen=True, kw_only=True):
     """An operator or layer of the ``dnn-partitioning`` format; times in the file's unit.
 
     Attributes
@@ -30,29 +33,52 @@ class DnnNode:
         Number of its colocation class, whose operators share a device.
     size_bytes
         Memory that it takes on an accelerator.
-    output_cost
-        Time of one transfer of its output.
     """
 
-    id: int
-    cpu_latency: float
-    accelerator_latency: float
-    supported: bool
-    backward: bool
-    colocation: int | None
-    size_bytes: float
-    output_cost: float
+    id: Id
+    cpu_latency: Amount = field(name="cpuLatency")
+    accelerator_latency: Amount = field(name="fpgaLatency")
+    supported: Flag = field(name="supportedOnFpga")
+    backward: Flag = field(name="isBackwardNode", default=False)
+    colocation: Id | None = field(name="colorClass", default=None)
+    size_bytes: Amount = field(name="size")
+
+
+class _DnnEdge(FileEdge, frozen=True):
+    """An edge with the time of one transfer."""
+
+    cost: Amount
+
+
+_Count = Annotated[int, Meta(ge=0, le=MOST_DEVICES)]
+
+
+class _DnnFile(Struct, frozen=True):
+    """A file."""
+
+    memory_bytes: Amount = field(name="maxSizePerFPGA")
+    accelerators: _Count = field(name="maxFPGAs")
+    cpus: _Count = field(name="maxCPUs")
+    nodes: Annotated[tuple[DnnNode, ...], Meta(min_length=1)]
+    edges: tuple[_DnnEdge, ...]
 
 
 @dataclass(frozen=True)
 class DnnProblem:
-    """The content of a file of the ``dnn-partitioning`` format; edges are pairs of node indices."""
+    """The content of a file of the ``dnn-partitioning`` format; edges are pairs of node indices.
+
+    Attributes
+    ----------
+    output_costs
+        By node: time of one transfer of its output.
+    """
 
     memory_bytes: float
     accelerators: int
     cpus: int
     nodes: tuple[DnnNode, ...]
     edges: tuple[tuple[int, int], ...]
+    output_costs: tuple[float, ...]
 
 
 def read_dnn_partitioning(data: bytes, what: str) -> DnnProblem:
@@ -71,42 +97,19 @@ def read_dnn_partitioning(data: bytes, what: str) -> DnnProblem:
         If a key is missing, a value has the wrong type or is negative, an id is there twice, an
         edge ends at no node, or the edges form a cycle.
     """
-    top = JsonObject(decode_json(data, what), what)
-    entries = top.items("nodes")
-    if not entries:
-        raise InputError(f"{what}: nodes is empty.")
-    readers = [JsonObject(entry, f"{what}: nodes[{i}]") for i, entry in enumerate(entries)]
-    ids = [reader.integer("id") for reader in readers]
-    refuse_duplicates(ids, f"{what}: nodes")
-    index_of = {identifier: index for index, identifier in enumerate(ids)}
-    costs: dict[int, float] = {}
-    edges: list[tuple[int, int]] = []
-    for index, entry in enumerate(top.items("edges")):
-        reader = JsonObject(entry, f"{what}: edges[{index}]")
-        source, destination = edge_ends(reader, index_of.keys())
-        # The cost belongs to the source; if the edges of a source differ, the largest cost counts.
-        costs[source] = max(costs.get(source, 0.0), reader.number("cost"))
-        edges.append((index_of[source], index_of[destination]))
+    file = read_rows(data, _DnnFile, what)
+    ids = [node.id for node in file.nodes]
+    edges = edge_indices(file.edges, index_by_id(ids, f"{what}: nodes"), f"{what}: edges")
     check_acyclic(edges, ids, f"{what}: edges")
+    costs = [0.0] * len(ids)
+    # The cost belongs to the source; if the edges of a source differ, the largest cost counts.
+    for (source, _), edge in zip(edges, file.edges, strict=True):
+        costs[source] = max(costs[source], edge.cost)
     return DnnProblem(
-        memory_bytes=top.number("maxSizePerFPGA"),
-        accelerators=top.integer("maxFPGAs", 0, MOST_DEVICES),
-        cpus=top.integer("maxCPUs", 0, MOST_DEVICES),
-        nodes=tuple(_dnn_node(reader, costs) for reader in readers),
+        memory_bytes=file.memory_bytes,
+        accelerators=file.accelerators,
+        cpus=file.cpus,
+        nodes=file.nodes,
         edges=tuple(sorted(set(edges))),
-    )
-
-
-def _dnn_node(reader: JsonObject, costs: Mapping[int, float]) -> DnnNode:
-    identifier = reader.integer("id")
-    has_class = reader.plain.get("colorClass") is not None
-    return DnnNode(
-        id=identifier,
-        cpu_latency=reader.number("cpuLatency"),
-        accelerator_latency=reader.number("fpgaLatency"),
-        supported=reader.flag("supportedOnFpga"),
-        backward=reader.flag("isBackwardNode", default=False),
-        colocation=reader.integer("colorClass") if has_class else None,
-        size_bytes=reader.number("size"),
-        output_cost=costs.get(identifier, 0.0),
+        output_costs=tuple(costs),
     )

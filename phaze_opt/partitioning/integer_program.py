@@ -60,13 +60,13 @@ def split_any(problem: DnnProblem, deterministic_s: float = DETERMINISTIC_S) -> 
     least = share_bound(graph)
     known = _contiguous_devices(problem, graph)
     value = None if known is None else largest_load(graph, _group_by_device(known))
-    found, bound = None, least
+    better, bound = None, least
     if value is None or value > least:
-        model = _Model(graph, value)
+        model = _SplitModel(graph, value)
         model.minimise_load(least)
-        found, proven = model.solve(known, deterministic_s)
+        better, proven = model.solve(known, deterministic_s)
         bound = max(proven, least)
-    options = [_group_by_device(device) for device in (known, found) if device is not None]
+    options = [_group_by_device(device) for device in (known, better) if device is not None]
     if not options:
         raise InfeasibleError(why_infeasible(graph))
     best = min(options, key=lambda devices: largest_load(graph, devices))
@@ -102,10 +102,10 @@ def least_latency(
     known = greedy(graph)
     value = latency_of(graph, known)
     hint = known if math.isfinite(value) else None
-    model = _Model(graph, value if hint is not None else None)
+    model = _SplitModel(graph, value if hint is not None else None)
     model.minimise_latency()
-    found, bound = model.solve(hint, deterministic_s)
-    options = [device for device in (hint, found) if device is not None]
+    better, bound = model.solve(hint, deterministic_s)
+    options = [device for device in (hint, better) if device is not None]
     best = min(options, key=lambda device: latency_of(graph, device), default=None)
     if best is None or math.isinf(latency_of(graph, best)):
         raise InfeasibleError(why_infeasible(graph))
@@ -148,7 +148,7 @@ def _group_by_device(device: Sequence[int]) -> list[Device]:
     ]
 
 
-class _Model:
+class _SplitModel:
     """One integer program: a boolean per unit and device, and the cost of the devices.
 
     Parameters

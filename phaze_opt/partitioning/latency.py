@@ -69,14 +69,14 @@ def finishes(
     order.add_nodes_from(work)
     pairs = ((name[source], name[destination]) for source, destination in graph.edges)
     order.add_edges_from((s, d) for s, d in pairs if s != d)
-    found: dict[int, tuple[float, float]] = {}
+    spans: dict[int, tuple[float, float]] = {}
     try:
         for node in nx.topological_sort(order):
-            start = max((found[before][1] for before in order.predecessors(node)), default=cost(0))
-            found[node] = start, start + work[node]
+            start = max((spans[before][1] for before in order.predecessors(node)), default=cost(0))
+            spans[node] = start, start + work[node]
     except nx.NetworkXUnfeasible:
         return {}
-    return found
+    return spans
 
 
 def fits(graph: UnitGraph, device: Sequence[int]) -> bool:

@@ -107,7 +107,7 @@ def solve_published(problem: PhazeProblem) -> PublishedPlacement:
 def _search(problem: PhazeProblem) -> PublishedPlacement | None:
     """Return the best placement over all widths, or None."""
     began = time.perf_counter()
-    found: list[_WidthPlacement] = []
+    placements: list[_WidthPlacement] = []
     known: dict[frozenset[tuple[int, int]], Downsets] = {}
     for width in sorted(problem.nodes):
         pairs = frozenset((edge.source, edge.destination) for edge in problem.edges[width])
@@ -115,10 +115,10 @@ def _search(problem: PhazeProblem) -> PublishedPlacement | None:
             known[pairs] = _downsets(len(problem.nodes[width]), pairs)
         placement = _solve_width(problem, width, known[pairs])
         if placement is not None:
-            found.append(placement)
-    if not found:
+            placements.append(placement)
+    if not placements:
         return None
-    best = min(found, key=lambda placement: placement.time_s)
+    best = min(placements, key=lambda placement: placement.time_s)
     return _describe(problem, best, time.perf_counter() - began)
 
 

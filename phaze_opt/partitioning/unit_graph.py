@@ -38,7 +38,7 @@ class Unit:
 
 
 @dataclass(frozen=True)
-class Tensor:
+class Transfer:
     """An output used by other units: one transfer from its producer and one to each consumer.
 
     ``producer`` and ``consumers`` are indices of units; ``cost`` is the time of one transfer.
@@ -67,7 +67,7 @@ class UnitGraph:
 
     units: tuple[Unit, ...]
     edges: tuple[tuple[int, int], ...]
-    tensors: tuple[Tensor, ...]
+    tensors: tuple[Transfer, ...]
     memory_bytes: float
     accelerators: int
     cpus: int
@@ -75,11 +75,11 @@ class UnitGraph:
     @cached_property
     def tensors_of_unit(self) -> tuple[tuple[int, ...], ...]:
         """Indices of the tensors that each unit produces or consumes."""
-        found: list[list[int]] = [[] for _ in self.units]
+        touching: list[list[int]] = [[] for _ in self.units]
         for index, tensor in enumerate(self.tensors):
             for unit in (tensor.producer, *tensor.consumers):
-                found[unit].append(index)
-        return tuple(map(tuple, found))
+                touching[unit].append(index)
+        return tuple(map(tuple, touching))
 
 
 def build_unit_graph(problem: DnnProblem, contiguous: bool = True) -> UnitGraph:
@@ -239,7 +239,7 @@ def _unit(problem: DnnProblem, members: list[int]) -> Unit:
     )
 
 
-def _tensors(problem: DnnProblem, unit_of: list[int]) -> tuple[Tensor, ...]:
+def _tensors(problem: DnnProblem, unit_of: list[int]) -> tuple[Transfer, ...]:
     """Return the outputs used by other units; outputs with equal ends become one tensor."""
     consumers: dict[int, set[int]] = {}
     for source, destination in problem.edges:
@@ -248,7 +248,9 @@ def _tensors(problem: DnnProblem, unit_of: list[int]) -> tuple[Tensor, ...]:
     costs: dict[tuple[int, tuple[int, ...]], float] = {}
     for source in sorted(consumers):
         ends = unit_of[source], tuple(sorted(consumers[source]))
-        cost = problem.nodes[source].output_cost
+        cost = problem.output_costs[source]
         if cost > 0:
             costs[ends] = costs.get(ends, 0.0) + cost
-    return tuple(Tensor(producer, users, cost) for (producer, users), cost in sorted(costs.items()))
+    return tuple(
+        Transfer(producer, users, cost) for (producer, users), cost in sorted(costs.items())
+    )

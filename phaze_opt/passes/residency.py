@@ -18,7 +18,7 @@ from phaze_opt.estimator.traffic import ENERGY_LEVELS
 from phaze_opt.estimator.working_sets import kept_tensors, saved_bytes, working_sets
 from phaze_opt.hardware.accelerator import Accelerator
 from phaze_opt.hardware.energy import energy_per_event
-from phaze_opt.scheduling.residency import Residency, Tensor, TensorGraph
+from phaze_opt.scheduling.residency import PassTensor, Residency, TensorGraph
 from phaze_opt.scheduling.schedule_problem import CachedReads
 from phaze_opt.workload.graph import OperatorGraph
 
@@ -27,7 +27,7 @@ from phaze_opt.workload.graph import OperatorGraph
 def tensor_graph(graph: OperatorGraph) -> TensorGraph:
     """Return the tensors of a graph that may stay on the chip, as the scheduler takes them."""
     tensors = tuple(
-        Tensor(
+        PassTensor(
             kept.size_bytes,
             None if kept.writer is None else kept.writer.operator,
             tuple(reader.operator for reader in kept.readers),

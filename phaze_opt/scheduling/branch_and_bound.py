@@ -124,10 +124,10 @@ def narrow_passes(
     for _ in range(_NARROW_PASSES):
         upper = within_proof(makespan)
         if width > 0 and bound < upper:
-            found, dropped, expanded, better = run_pass(arrays, at_once, width, upper, effort)
-            if found < upper:
-                plan, makespan = better, found
-            bound = max(bound, min(found, dropped))
+            least, dropped, expanded, better = run_pass(arrays, at_once, width, upper, effort)
+            if least < upper:
+                plan, makespan = better, least
+            bound = max(bound, min(least, dropped))
             effort -= expanded
             width = _next_width(width, effort, len(plan))
     return plan, makespan, bound, effort, width

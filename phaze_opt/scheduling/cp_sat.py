@@ -18,7 +18,7 @@ EFFORT_PER_SECOND = 1_000_000
 
 
 @dataclass(frozen=True)
-class Solved:
+class SolverAnswer:
     """What the solver found: values of the model's variables, and a bound on the objective.
 
     Attributes
@@ -50,7 +50,7 @@ def new_model() -> Any:
 
 def minimise(
     model: Any, objective: Any, hint: Iterable[tuple[Any, int]], effort: int, **parameters: int
-) -> Solved:
+) -> SolverAnswer:
     """Solve a model.
 
     Parameters
@@ -71,13 +71,13 @@ def minimise(
         model.add_hint(variable, value)
     status, solver = _solve(model, effort, parameters)
     if status == cp_model.INFEASIBLE:
-        return Solved(None, 0, denied=True)
+        return SolverAnswer(None, 0, denied=True)
     if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
-        return Solved(None, max(0, int(solver.best_objective_bound)))
-    return Solved(list(solver.response_proto.solution), round(solver.best_objective_bound))
+        return SolverAnswer(None, max(0, int(solver.best_objective_bound)))
+    return SolverAnswer(list(solver.response_proto.solution), round(solver.best_objective_bound))
 
 
-def decide(model: Any, effort: int, **parameters: int) -> Solved:
+def decide(model: Any, effort: int, **parameters: int) -> SolverAnswer:
     """Find any solution of a model, or prove that there is none.
 
     Parameters
@@ -89,8 +89,8 @@ def decide(model: Any, effort: int, **parameters: int) -> Solved:
 
     status, solver = _solve(model, effort, {"cp_model_presolve": False, **parameters})
     if status in (cp_model.OPTIMAL, cp_model.FEASIBLE):
-        return Solved(list(solver.response_proto.solution), 0)
-    return Solved(None, 0, denied=status == cp_model.INFEASIBLE)
+        return SolverAnswer(list(solver.response_proto.solution), 0)
+    return SolverAnswer(None, 0, denied=status == cp_model.INFEASIBLE)
 
 
 def _solve(model: Any, effort: int, parameters: Mapping[str, int]) -> tuple[Any, Any]:

@@ -13,7 +13,7 @@ import logging
 from typing import Any
 
 from phaze_opt.scheduling.bounds import Bounds
-from phaze_opt.scheduling.cp_sat import Solved, minimise, new_model
+from phaze_opt.scheduling.cp_sat import SolverAnswer, minimise, new_model
 from phaze_opt.scheduling.cp_sat_exact import EFFORT_PER_CONFLICT, Overlaps, Ranks
 from phaze_opt.scheduling.cp_sat_order import smallest_units
 from phaze_opt.scheduling.instance import (
@@ -39,7 +39,7 @@ _PRODUCT_BITS = 58
 """The sum over operators of duration × demand stays below this power of two."""
 
 
-class _Model:
+class _ModesModel:
     """The variables of one instance, whose durations are coarser and rounded down."""
 
     def __init__(self, instance: Instance, bounds: Bounds, known: Plan) -> None:
@@ -47,11 +47,11 @@ class _Model:
         self.length: list[list[int]] = instance.duration.tolist()
         self.model = new_model()
         demand, capacity = smallest_units(instance)
-        bits = _PRODUCT_BITS - max([one.bit_length() for one in capacity], default=0)
+        bits = _PRODUCT_BITS - max([amount.bit_length() for amount in capacity], default=0)
         bits = min(_TIME_BITS, bits - instance.size.bit_length())
         # At least 1, so that operators keep their order.
         self.units = max(1, known.makespan >> bits)
-        self.duration = [[max(1, one // self.units) for one in pair] for pair in self.length]
+        self.duration = [[max(1, length // self.units) for length in pair] for pair in self.length]
         chosen = [pair[mode] for pair, mode in zip(self.duration, known.mode, strict=True)]
         end = [
             start + pair[mode]
@@ -136,16 +136,16 @@ class _Model:
             return self.known, proving_bound(self.known.makespan)
         if solved.values is None:
             return self.known, 0
-        found = self._read(solved)
-        return min(found, self.known, key=lambda plan: plan.makespan), bound
+        read = self._read(solved)
+        return min(read, self.known, key=lambda plan: plan.makespan), bound
 
-    def _read(self, solved: Solved) -> Plan:
+    def _read(self, solved: SolverAnswer) -> Plan:
         """Read the plan, with the durations of the instance in the solver's order."""
-        mode = [one if isinstance(one, int) else solved.value(one) for one in self.on_all]
-        start = [solved.value(one) for one in self.start]
-        coarse = [pair[one] for pair, one in zip(self.duration, mode, strict=True)]
+        mode = [mode if isinstance(mode, int) else solved.value(mode) for mode in self.on_all]
+        start = [solved.value(variable) for variable in self.start]
+        coarse = [pair[number] for pair, number in zip(self.duration, mode, strict=True)]
         end = list(map(sum, zip(start, coarse, strict=True)))
-        length = [pair[one] for pair, one in zip(self.length, mode, strict=True)]
+        length = [pair[number] for pair, number in zip(self.length, mode, strict=True)]
         fine = starts_in_order(start, end, length, 0)
         return Plan(tuple(fine), tuple(mode), max(map(sum, zip(fine, length, strict=True))))
 
@@ -173,12 +173,12 @@ def improve_with_cp_sat(
     """
     best, bound = known, proven
     if instance.size <= MOST_EXACT:
-        found, claim = Overlaps(instance, bounds, hint).solve(effort)
-        best = min(best, found or best, key=lambda plan: plan.makespan)
+        better, claim = Overlaps(instance, bounds, hint).solve(effort)
+        best = min(best, better or best, key=lambda plan: plan.makespan)
         best, bound = _check(instance, best, proven, claim, effort)
     if bound < proving_bound(best.makespan):
-        found, claim = _Model(instance, bounds, hint).solve(effort)
-        best = min(best, found, key=lambda plan: plan.makespan)
+        better, claim = _ModesModel(instance, bounds, hint).solve(effort)
+        best = min(best, better, key=lambda plan: plan.makespan)
         best, bound = _check(instance, best, proven, max(bound, claim), effort)
     return best, bound
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from itertools import combinations
 from typing import Any
 
-from phaze_opt.scheduling.cp_sat import Solved, new_model
+from phaze_opt.scheduling.cp_sat import SolverAnswer, new_model
 from phaze_opt.scheduling.instance import INTRA, SINGLE, Instance, Plan
 
 
@@ -44,8 +44,8 @@ class OrderModel:
         ]
         self.starts_first: dict[tuple[int, int], Any] = {}
         self.ends_first: dict[tuple[int, int], Any] = {}
-        for one, other in combinations(range(instance.size), 2):
-            self._add_pair(one, other)
+        for first, other in combinations(range(instance.size), 2):
+            self._add_pair(first, other)
         self._order_like_operators()
         self._move_lone_operators()
 
@@ -81,24 +81,24 @@ class OrderModel:
             for before in instance.predecessors[i]:
                 model.add(start >= self.end[before])
 
-    def _exceed(self, one: int, mode: int, other: int) -> bool:
+    def _exceed(self, first: int, mode: int, other: int) -> bool:
         """Whether an operator in a mode never runs beside another one."""
-        own = self.demand[one][mode]
+        own = self.demand[first][mode]
         for k in self.instance.modes[other]:
             both = map(sum, zip(own, self.demand[other][k], strict=True))
             if all(amount <= most for amount, most in zip(both, self.capacity, strict=True)):
                 return False
         return True
 
-    def _add_pair(self, one: int, other: int) -> None:
-        """Add the Booleans of a pair; ``one`` is topologically before ``other``."""
+    def _add_pair(self, earlier: int, other: int) -> None:
+        """Add the Booleans of a pair; ``earlier`` is topologically before ``other``."""
         model, starts, ends = self.model, self.starts_first, self.ends_first
-        if self.ancestors[other] >> one & 1:
-            starts[one, other] = ends[one, other] = True
-            starts[other, one] = ends[other, one] = False
+        if self.ancestors[other] >> earlier & 1:
+            starts[earlier, other] = ends[earlier, other] = True
+            starts[other, earlier] = ends[other, earlier] = False
             return
-        first = model.new_bool_var(f"first{one}_{other}")
-        for i, j, literal in ((one, other, first), (other, one, ~first)):
+        first = model.new_bool_var(f"first{earlier}_{other}")
+        for i, j, literal in ((earlier, other, first), (other, earlier, ~first)):
             starts[i, j] = literal
             model.add(self.start[i] <= self.start[j]).only_enforce_if(literal)
             if self.exclude[i, j]:
@@ -117,9 +117,9 @@ class OrderModel:
                 zip(instance.ancestors, instance.descendants, strict=True)
             )
         ]
-        for one, other in combinations(range(instance.size), 2):
-            if kinds[one] == kinds[other]:
-                self.model.add_bool_and(self.starts_first[one, other])
+        for first, other in combinations(range(instance.size), 2):
+            if kinds[first] == kinds[other]:
+                self.model.add_bool_and(self.starts_first[first, other])
 
     def _move_lone_operators(self) -> None:
         """Let operators run first that run alone and wait for none, the lowest number first.
@@ -155,14 +155,14 @@ class OrderModel:
 
     def add_clause(self, *literals: Any) -> None:
         """Demand that one of some literals holds, which may also be True or False."""
-        if not any(one is True for one in literals):
-            self.model.add_bool_or([one for one in literals if one is not False])
+        if not any(literal is True for literal in literals):
+            self.model.add_bool_or([literal for literal in literals if literal is not False])
 
-    def read(self, solved: Solved) -> Plan:
+    def read(self, solved: SolverAnswer) -> Plan:
         """Read the plan."""
         start = tuple(map(solved.value, self.start))
-        mode = tuple(one if isinstance(one, int) else solved.value(one) for one in self.on_all)
-        lengths = [pair[one] for pair, one in zip(self.length, mode, strict=True)]
+        mode = tuple(mode if isinstance(mode, int) else solved.value(mode) for mode in self.on_all)
+        lengths = [pair[number] for pair, number in zip(self.length, mode, strict=True)]
         return Plan(start, mode, max(map(sum, zip(start, lengths, strict=True))))
 
 

@@ -13,7 +13,7 @@ import math
 from itertools import combinations
 from typing import Any
 
-from phaze_opt.scheduling.cp_sat import Solved, decide, new_model
+from phaze_opt.scheduling.cp_sat import SolverAnswer, decide, new_model
 from phaze_opt.scheduling.residency import (
     EvaluatedPlan,
     Residency,
@@ -27,7 +27,7 @@ _TIME_UNITS = 2**30
 _log = logging.getLogger(__name__)
 
 
-class _Model:
+class _PositionsModel:
     """Plans of at most some seconds.
 
     Attributes
@@ -82,7 +82,7 @@ class _Model:
         n = len(ancestors)
         self.position = [
             model.new_int_var(
-                ancestors[i].bit_count(), n - 1 - sum(one >> i & 1 for one in ancestors), ""
+                ancestors[i].bit_count(), n - 1 - sum(mask >> i & 1 for mask in ancestors), ""
             )
             for i in range(n)
         ]
@@ -128,14 +128,14 @@ class _Model:
                 model.add(start <= self.position[reader])
                 model.add(start == self.position[reader]).only_enforce_if(loads)
             # One reader, the first, loads a resident input.
-            model.add(sum(self.loads[number, one] for one in tensor.readers) == resident)
+            model.add(sum(self.loads[number, reader] for reader in tensor.readers) == resident)
         if tensor.bytes > self.residency.glb_bytes:
             model.add(resident == 0)
             return
         size, end = model.new_int_var(1, n, ""), model.new_int_var(1, n, "")
         model.add(start + size == end)
-        for one in tensor.accesses:
-            model.add(end > self.position[one])
+        for access in tensor.accesses:
+            model.add(end > self.position[access])
         self._occupy(model.new_optional_interval_var(start, size, end, resident, ""), tensor.bytes)
         for i in range(n):
             if i in tensor.accesses or self._spans(number, i):
@@ -144,18 +144,18 @@ class _Model:
     def _spans(self, number: int, operator: int) -> bool:
         """Whether accesses of a tensor must come before and after an operator."""
         accesses = self.residency.graph.tensors[number].accesses
-        before = any(self.ancestors[operator] >> one & 1 for one in accesses)
-        return before and any(self.ancestors[one] >> operator & 1 for one in accesses)
+        before = any(self.ancestors[operator] >> access & 1 for access in accesses)
+        return before and any(self.ancestors[access] >> operator & 1 for access in accesses)
 
     def _add_duration(self, operator: int) -> Any:
         """Add the duration of an operator, without its constant overhead."""
         residency, model, chosen = self.residency, self.model, self.at_level[operator]
         graph = residency.graph
         per_unit = residency.hbm_bytes_per_s * self.unit_s
-        other = [int(one / self.unit_s) for one in residency.other_s[operator].tolist()]
+        other = [int(seconds / self.unit_s) for seconds in residency.other_s[operator].tolist()]
         flow = sum(
-            int(one / per_unit) * level
-            for one, level in zip(residency.hbm_bytes[operator].tolist(), chosen, strict=True)
+            int(size / per_unit) * level
+            for size, level in zip(residency.hbm_bytes[operator].tolist(), chosen, strict=True)
         )
         first, numbers = graph.accesses_by_operator
         for access in numbers[first[operator] : first[operator + 1]].tolist():
@@ -164,26 +164,26 @@ class _Model:
             stays = [self._boolean() for _ in chosen]
             model.add(sum(stays) == self.resident[number])
             saved = residency.effective_saved_bytes[access].tolist()
-            for here, level, one in zip(stays, chosen, saved, strict=True):
+            for here, level, size_bytes in zip(stays, chosen, saved, strict=True):
                 model.add_implication(here, level)
-                flow -= math.ceil(one / per_unit) * here
+                flow -= math.ceil(size_bytes / per_unit) * here
             if (number, operator) in self.loads:
                 flow += int(graph.tensors[number].bytes / per_unit) * self.loads[number, operator]
         duration = model.new_int_var(0, self.most, "")
-        model.add(duration >= sum(one * level for one, level in zip(other, chosen, strict=True)))
+        model.add(duration >= sum(time * level for time, level in zip(other, chosen, strict=True)))
         model.add(duration >= flow)
         return duration
 
-    def read(self, solved: Solved) -> EvaluatedPlan:
+    def read(self, solved: SolverAnswer) -> EvaluatedPlan:
         """Read the plan."""
-        places = [solved.value(one) for one in self.position]
+        places = [solved.value(variable) for variable in self.position]
         plan = ResidencyPlan(
             tuple(sorted(range(len(places)), key=places.__getitem__)),
             tuple(
                 next(k for k, level in enumerate(chosen) if solved.value(level))
                 for chosen in self.at_level
             ),
-            tuple(bool(solved.value(one)) for one in self.resident),
+            tuple(bool(solved.value(variable)) for variable in self.resident),
         )
         return evaluate_plan(self.residency, plan)
 
@@ -210,7 +210,7 @@ def check_proof(
     -------
     The best plan, and the bound, which is 0 unless the second model confirms it.
     """
-    model = _Model(residency, best, limit_s)
+    model = _PositionsModel(residency, best, limit_s)
     solved = decide(model.model, effort)
     if solved.denied:
         return best, claim_s
@@ -242,7 +242,7 @@ def ancestors_of(residency: Residency, order: tuple[int, ...]) -> list[int]:
     for source, target in residency.graph.edges:
         before[target].append(source)
     ancestors = [0] * len(order)
-    for one in order:
-        for other in before[one]:
-            ancestors[one] |= ancestors[other] | 1 << other
+    for operator in order:
+        for other in before[operator]:
+            ancestors[operator] |= ancestors[other] | 1 << other
     return ancestors

@@ -21,7 +21,7 @@ import math
 from itertools import combinations
 from typing import Any
 
-from phaze_opt.scheduling.cp_sat import Solved, minimise, new_model
+from phaze_opt.scheduling.cp_sat import SolverAnswer, minimise, new_model
 from phaze_opt.scheduling.cp_sat_positions import ancestors_of
 from phaze_opt.scheduling.residency import (
     EvaluatedPlan,
@@ -37,7 +37,7 @@ times that residency saves up, so the model's optimum is never above the true on
 below 1e-6 of a makespan of 100 operators."""
 
 
-class _Model:
+class _ResidencyModel:
     """The variables of one problem.
 
     Attributes
@@ -56,7 +56,7 @@ class _Model:
         self.known = known
         self.model = new_model()
         self.unit_s = known.makespan_s / TIME_UNITS
-        self.place = {one: position for position, one in enumerate(known.plan.order)}
+        self.place = {operator: position for position, operator in enumerate(known.plan.order)}
         self.hint: list[tuple[Any, int]] = []
         self._add_order()
         self._add_residency()
@@ -85,17 +85,19 @@ class _Model:
         self.before: dict[tuple[int, int], Any] = {}
         for source, target in set(graph.edges):
             model.add(position[source] + 1 <= position[target])
-        for one, other in combinations(range(n), 2):
-            if ancestors[other] >> one & 1:
+        for earlier, other in combinations(range(n), 2):
+            if ancestors[other] >> earlier & 1:
                 first: Any = True
-            elif ancestors[one] >> other & 1:
+            elif ancestors[earlier] >> other & 1:
                 first = False
             else:
-                first = self._boolean(f"before{one}_{other}", self.place[one] < self.place[other])
-                model.add(position[one] + 1 <= position[other]).only_enforce_if(first)
-                model.add(position[other] + 1 <= position[one]).only_enforce_if(~first)
-            self.before[one, other] = first
-            self.before[other, one] = (not first) if isinstance(first, bool) else ~first
+                first = self._boolean(
+                    f"before{earlier}_{other}", self.place[earlier] < self.place[other]
+                )
+                model.add(position[earlier] + 1 <= position[other]).only_enforce_if(first)
+                model.add(position[other] + 1 <= position[earlier]).only_enforce_if(~first)
+            self.before[earlier, other] = first
+            self.before[other, earlier] = (not first) if isinstance(first, bool) else ~first
 
     def _add_residency(self) -> None:
         """Add a Boolean per tensor; of the readers of a resident input the first one loads it."""
@@ -110,15 +112,15 @@ class _Model:
                 continue
             first = min(tensor.readers, key=self.place.__getitem__)
             loads = {
-                one: self._boolean(f"loads{i}_{one}", stays and one == first)
-                for one in tensor.readers
+                reader: self._boolean(f"loads{i}_{reader}", stays and reader == first)
+                for reader in tensor.readers
             }
             self.model.add_bool_or([*loads.values(), ~resident])
-            for one, variable in loads.items():
+            for reader, variable in loads.items():
                 for other in tensor.readers:
-                    if other != one:
-                        self.model.add_implication(variable, self.before[one, other])
-                self.loads[i, one] = variable
+                    if other != reader:
+                        self.model.add_implication(variable, self.before[reader, other])
+                self.loads[i, reader] = variable
 
     def _add_levels(self) -> None:
         """Choose one level of every operator."""
@@ -153,26 +155,26 @@ class _Model:
         if operator in tensor.accesses:
             return resident
         openers = tensor.readers if tensor.producer is None else (tensor.producer,)
-        opened = [self.before[one, operator] for one in openers]
-        open_still = [self.before[operator, one] for one in tensor.readers]
-        starts = [one for one in opened if one is not False]
-        ends = [one for one in open_still if one is not False]
+        opened = [self.before[opener, operator] for opener in openers]
+        open_still = [self.before[operator, reader] for reader in tensor.readers]
+        starts = [literal for literal in opened if literal is not False]
+        ends = [literal for literal in open_still if literal is not False]
         if not starts or not ends:
             return None
-        if any(one is True for one in starts) and any(one is True for one in ends):
+        if any(literal is True for literal in starts) and any(literal is True for literal in ends):
             return resident
         here = self._boolean(f"present{number}_{operator}", self._is_present(number, operator))
-        starts = [True] if any(one is True for one in starts) else starts
-        ends = [True] if any(one is True for one in ends) else ends
+        starts = [True] if any(literal is True for literal in starts) else starts
+        ends = [True] if any(literal is True for literal in ends) else ends
         for start in starts:
             for end in ends:
-                conditions = [one for one in (start, end) if one is not True]
-                self.model.add_bool_or([~resident, here, *[~one for one in conditions]])
+                conditions = [literal for literal in (start, end) if literal is not True]
+                self.model.add_bool_or([~resident, here, *[~literal for literal in conditions]])
         return here
 
     def _is_present(self, number: int, operator: int) -> bool:
         """Whether a tensor occupies the buffer at an operator of the known plan."""
-        positions = [self.place[one] for one in self.residency.graph.tensors[number].accesses]
+        positions = [self.place[access] for access in self.residency.graph.tensors[number].accesses]
         stays = min(positions) <= self.place[operator] <= max(positions)
         return stays and self.known.plan.resident[number]
 
@@ -181,15 +183,15 @@ class _Model:
         residency, model = self.residency, self.model
         graph, chosen = residency.graph, self.at_level[operator]
         per_unit = residency.hbm_bytes_per_s * self.unit_s
-        other = [int(one / self.unit_s) for one in residency.other_s[operator].tolist()]
-        flow = [int(one / per_unit) for one in residency.hbm_bytes[operator].tolist()]
+        other = [int(seconds / self.unit_s) for seconds in residency.other_s[operator].tolist()]
+        flow = [int(size_bytes / per_unit) for size_bytes in residency.hbm_bytes[operator].tolist()]
         flow_terms = [units * level for units, level in zip(flow, chosen, strict=True)]
         most = max(flow)
         first, numbers = graph.accesses_by_operator
         for number in numbers[first[operator] : first[operator + 1]].tolist():
             i = int(graph.access_tensor[number])
             row = residency.effective_saved_bytes[number].tolist()
-            saved = [math.ceil(one / per_unit) for one in row]
+            saved = [math.ceil(size_bytes / per_unit) for size_bytes in row]
             # What every level saves needs no product of two Booleans.
             least = min(saved)
             flow_terms.append(-least * self.resident[i])
@@ -207,7 +209,9 @@ class _Model:
                 flow_terms.append(load * self.loads[i, operator])
                 most += load
         duration = model.new_int_var(0, max(*other, most), f"duration{operator}")
-        model.add(duration >= sum(units * one for units, one in zip(other, chosen, strict=True)))
+        model.add(
+            duration >= sum(units * level for units, level in zip(other, chosen, strict=True))
+        )
         model.add(duration >= sum(flow_terms))
         return duration
 
@@ -226,21 +230,22 @@ class _Model:
         bound_s = solved.bound * self.unit_s + overhead_s
         best = self.known
         if solved.values is not None:
-            best = min(best, self._read(solved), key=lambda one: one.rank)
+            best = min(best, self._read(solved), key=lambda plan: plan.rank)
         # A bound above a plan that exists is an error of the solver, and proves nothing.
         return best, bound_s if bound_s <= best.makespan_s * (1.0 + 1e-6) else 0.0
 
-    def _read(self, solved: Solved) -> EvaluatedPlan:
+    def _read(self, solved: SolverAnswer) -> EvaluatedPlan:
         """Read the plan; in its order, the fast method may find one with fewer HBM bytes."""
         n = self.residency.graph.operators
         order = tuple(sorted(range(n), key=lambda i: solved.value(self.position[i])))
         levels = [
-            next(k for k, one in enumerate(chosen) if solved.value(one)) for chosen in self.at_level
+            next(k for k, level in enumerate(chosen) if solved.value(level))
+            for chosen in self.at_level
         ]
-        resident = [bool(solved.value(one)) for one in self.resident]
+        resident = [bool(solved.value(variable)) for variable in self.resident]
         read = evaluate_plan(self.residency, ResidencyPlan(order, tuple(levels), tuple(resident)))
         again = search_order(self.residency, order)
-        return read if again is None else min(again, read, key=lambda one: one.rank)
+        return read if again is None else min(again, read, key=lambda plan: plan.rank)
 
 
 def improve_jointly(
@@ -263,4 +268,4 @@ def improve_jointly(
     """
     if known.makespan_s <= 0.0:
         return known, 0.0
-    return _Model(residency, known).solve(effort)
+    return _ResidencyModel(residency, known).solve(effort)

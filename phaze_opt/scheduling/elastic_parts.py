@@ -192,10 +192,10 @@ def improve_elastic(part: ElasticPart) -> ElasticPart:
     makespan, bound, left, width = part.state
     instance = Instance(*part.instance, part.seconds_per_unit)
     before = Plan.of(part.relaxed, makespan)
-    found, bound = improve_wide(instance, Bounds(bound, part.tail), before, left, width)
+    improved, bound = improve_wide(instance, Bounds(bound, part.tail), before, left, width)
     size = len(part.relaxed)
     bound_s = max(part.bound_s, (bound - size) * part.seconds_per_unit)
-    plan, spans_s = np.column_stack([found.start, found.mode]), np.empty((size, 2))
+    plan, spans_s = np.column_stack([improved.start, improved.mode]), np.empty((size, 2))
     makespan_s = _better_of_both(part.instance, plan, part.latency_s, part.share, spans_s)
     better = part._replace(bound_s=bound_s)
     if makespan_s < part.makespan_s * _SHORTER:

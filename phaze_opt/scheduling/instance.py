@@ -124,7 +124,7 @@ def direct_predecessors(ancestors: IntArray) -> tuple[tuple[int, ...], ...]:
         Transitively closed; operators are numbered topologically.
     """
     masks = [int.from_bytes(row.astype("<i8").tobytes(), "little") for row in ancestors]
-    found: list[tuple[int, ...]] = []
+    allowed: list[tuple[int, ...]] = []
     for mask in masks:
         own, rest = [], mask
         while rest:
@@ -132,8 +132,8 @@ def direct_predecessors(ancestors: IntArray) -> tuple[tuple[int, ...], ...]:
             last = rest.bit_length() - 1
             own.append(last)
             rest &= ~(masks[last] | 1 << last)
-        found.append(tuple(own))
-    return tuple(found)
+        allowed.append(tuple(own))
+    return tuple(allowed)
 
 
 @dataclass(frozen=True)

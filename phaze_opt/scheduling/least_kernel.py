@@ -66,9 +66,9 @@ def _least_below(part: Part, room: Room, limit_s: float) -> float:
     alone, head_s, tail_s = room
     size = fastest_s.shape[0]
     alone[:size] = False
-    alone_s, least_s, found = 0.0, 0.0, True
-    while found:
-        found = False
+    alone_s, least_s, changed = 0.0, 0.0, True
+    while changed:
+        changed = False
         before_s = alone_s
         least_s = before_s + _longest_chain_s(part, room)
         if least_s >= limit_s:
@@ -76,7 +76,7 @@ def _least_below(part: Part, room: Room, limit_s: float) -> float:
         for i in range(size):
             through_s = head_s[i] + tail_s[i] - fastest_s[i] + one_core_s[i]
             if not alone[i] and before_s + through_s >= limit_s:
-                alone[i] = found = True
+                alone[i] = changed = True
                 alone_s += all_cores_s[i]
     for resource in range(RESOURCES):
         work_s = alone_s

@@ -151,7 +151,7 @@ def roofline_makespan(
     for before, after in sorted(edges, key=itemgetter(1)):
         through_s = end_s[:, before] + latency_s[:, after]
         np.maximum(end_s[:, after], through_s, out=end_s[:, after])
-    sums_s = [each.sum(axis=1) for each in busy_s]
+    sums_s = [part_s.sum(axis=1) for part_s in busy_s]
     return np.asarray(np.maximum.reduce([end_s.max(axis=1, initial=0.0), *sums_s]))
 
 

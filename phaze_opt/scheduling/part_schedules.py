@@ -179,9 +179,9 @@ def schedule_parts(
             on_all[i] = mode == INTRA and has_modes[i]
             continue
         if rules[3]:
-            found = plan_elastic_part(part, core, values, ancestors, rules, max(effort, 0))
-            spans_s, chosen, length_s, bound_s, is_searched = found[:5]
-            if bound_s < length_s and (prove or found[-1][3] > 0):
+            planned = plan_elastic_part(part, core, values, ancestors, rules, max(effort, 0))
+            spans_s, chosen, length_s, bound_s, is_searched = planned[:5]
+            if bound_s < length_s and (prove or planned[-1][3] > 0):
                 return place, ended_by, ancestors, part, no_plan, (0, 0, 0, 0)
             append_spans(part, spans_s, chosen, length_s, bound_s, times_s, totals_s, on_all)
             ended_by = max(ended_by, SEARCHED if is_searched else LISTED)

@@ -101,7 +101,7 @@ def _stay_events(
         tensor = problem.tensors[stay.tensor]
         first = tensor.producer
         if first is None:
-            first = min(tensor.readers, key=lambda one: schedule.operators[one].start_s)
+            first = min(tensor.readers, key=lambda reader: schedule.operators[reader].start_s)
         kind = "input of" if tensor.producer is None else "result of"
         name = f"{kind} {problem.operators[first].id}"
         span_s, args = (stay.start_s, stay.end_s), dict[str, object](bytes=tensor.bytes)

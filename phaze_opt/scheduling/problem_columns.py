@@ -78,10 +78,12 @@ class ProblemColumns:
 
 def problem_columns(problem: ScheduleProblem, graph: PrecedenceGraph) -> ProblemColumns:
     """Write a valid problem as arrays."""
-    values = [[getattr(each, name) for name in VALUES] for each in problem.operators]
+    values = [[getattr(operator, name) for name in VALUES] for operator in problem.operators]
     return ProblemColumns(
         ids=tuple([operator.id for operator in problem.operators]),
-        core=np.array([CORE_TYPES.index(each.core) for each in problem.operators], dtype=np.int64),
+        core=np.array(
+            [CORE_TYPES.index(operator.core) for operator in problem.operators], dtype=np.int64
+        ),
         values=np.array(values, dtype=np.float64).reshape(-1, len(VALUES)),
         graph=graph,
         num_tc=problem.num_tc,

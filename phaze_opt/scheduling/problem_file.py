@@ -121,7 +121,7 @@ def read_problems(
             plain, position = decoder.raw_decode(text, position)
         except (ValueError, RecursionError) as error:  # no JSON, or a number without end
             raise InputError(f"The {place} is not valid JSON: {error}.") from None
-        row = from_builtins(_without_keywords(plain), ProblemRow, place)
+        row = from_builtins(plain, ProblemRow, place)
         try:
             problems.append(_to_problem(row, intra_operator))
         except InputError as error:
@@ -130,18 +130,6 @@ def read_problems(
     if not problems:
         raise InputError(f"The {what} at {path} is empty, but it must hold at least one problem.")
     return problems
-
-
-def _without_keywords(plain: object) -> object:
-    """Rename the keys ``from`` and ``to`` of tensors, which are no names of fields in Python."""
-    if not isinstance(plain, dict) or not isinstance(plain.get("tensors"), list):
-        return plain
-    names = {"from": "producer", "to": "readers"}
-    tensors = [
-        {names.get(key, key): value for key, value in row.items()} if isinstance(row, dict) else row
-        for row in plain["tensors"]
-    ]
-    return {**plain, "tensors": tensors}
 
 
 def _skip_space(text: str, position: int) -> int:

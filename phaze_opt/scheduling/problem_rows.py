@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import msgspec
+
 
 @dataclass(frozen=True)
 class LevelRow:
@@ -14,13 +16,12 @@ class LevelRow:
     other_s: float
 
 
-@dataclass(frozen=True)
-class TensorRow:
-    """One tensor in a file, where ``producer`` is called ``from`` and ``readers`` ``to``."""
+class TensorRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One tensor in a file, where two keys are no names in Python."""
 
-    readers: tuple[str, ...]
+    readers: tuple[str, ...] = msgspec.field(name="to")
     bytes: int
-    producer: str | None = None
+    producer: str | None = msgspec.field(name="from", default=None)
     outlives: bool = False
     saved_bytes: tuple[tuple[float, ...], ...] | None = None
 

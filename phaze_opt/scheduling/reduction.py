@@ -235,11 +235,11 @@ def _write_useful_modes(duration: IntArray, demand: IntArray, allowed: BoolArray
 
 
 @inlined
-def _at_most(one: IntArray, other: IntArray) -> bool:
+def _at_most(amounts: IntArray, other: IntArray) -> bool:
     """Say whether no amount of a demand is larger than that of another."""
     most = True
-    for resource in range(one.shape[0]):
-        most = most and one[resource] <= other[resource]
+    for resource in range(amounts.shape[0]):
+        most = most and amounts[resource] <= other[resource]
     return most
 
 

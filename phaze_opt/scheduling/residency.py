@@ -39,7 +39,7 @@ LARGEST_BYTES = 2**50
 
 
 @dataclass(frozen=True)
-class Tensor:
+class PassTensor:
     """A tensor that operators of the pass make or read.
 
     Attributes
@@ -82,12 +82,12 @@ class TensorGraph:
 
     operators: int
     edges: tuple[tuple[int, int], ...]
-    tensors: tuple[Tensor, ...]
+    tensors: tuple[PassTensor, ...]
 
     @cached_property
     def accesses(self) -> tuple[tuple[int, int], ...]:
         """Pairs (tensor, operator): tensor by tensor, first its producer, then its readers."""
-        return tuple((i, one) for i, tensor in enumerate(self.tensors) for one in tensor.accesses)
+        return tuple((i, user) for i, tensor in enumerate(self.tensors) for user in tensor.accesses)
 
     @cached_property
     def access_tensor(self) -> IntArray:
@@ -139,9 +139,9 @@ class TensorGraph:
     def must_write(self) -> FloatArray:
         """0 for every access that is a write of a tensor that outlives the pass, else 1."""
         writes = [
-            tensor.outlives and one == tensor.producer
+            tensor.outlives and access == tensor.producer
             for tensor in self.tensors
-            for one in tensor.accesses
+            for access in tensor.accesses
         ]
         return 1.0 - np.array(writes, dtype=np.float64)
 
@@ -266,7 +266,7 @@ def evaluate_plan(residency: Residency, plan: ResidencyPlan) -> EvaluatedPlan:
                 flow[min(accesses, key=place.__getitem__)] += float(tensor.bytes)
         access += len(accesses)
     # Residency that saves all that an operator moves may leave a rounding error.
-    flow = [max(0.0, one) for one in flow]
+    flow = [max(0.0, size_bytes) for size_bytes in flow]
     start_s, end_s, now_s = [0.0] * len(flow), [0.0] * len(flow), 0.0
     for operator in plan.order:
         start_s[operator] = now_s
@@ -282,8 +282,8 @@ def spans_s(graph: TensorGraph, evaluated: EvaluatedPlan) -> list[tuple[int, flo
     return [
         (
             i,
-            min(evaluated.start_s[one] for one in tensor.accesses),
-            max(evaluated.end_s[one] for one in tensor.accesses),
+            min(evaluated.start_s[access] for access in tensor.accesses),
+            max(evaluated.end_s[access] for access in tensor.accesses),
         )
         for i, tensor in enumerate(graph.tensors)
         if evaluated.plan.resident[i]
@@ -325,7 +325,7 @@ def check_residency(residency: Residency, ids: Sequence[str]) -> None:
 
 
 def _check_tensor(
-    number: int, tensor: Tensor, ids: Sequence[str], edges: set[tuple[int, int]]
+    number: int, tensor: PassTensor, ids: Sequence[str], edges: set[tuple[int, int]]
 ) -> None:
     """Check the size and the operators of one tensor."""
     if not 0 <= tensor.bytes <= LARGEST_BYTES:
@@ -334,14 +334,14 @@ def _check_tensor(
             f"but the size must be from 0 to {LARGEST_BYTES}."
         )
     accesses = tensor.accesses
-    for one in accesses:
-        if not 0 <= one < len(ids):
+    for access in accesses:
+        if not 0 <= access < len(ids):
             raise InputError(
-                f"Tensor number {number} names operator number {one}, "
+                f"Tensor number {number} names operator number {access}, "
                 f"but there are {len(ids)} operators, counted from 0."
             )
     if not accesses or len(set(accesses)) < len(accesses):
-        named = ", ".join(repr(ids[one]) for one in accesses) or "no operator"
+        named = ", ".join(repr(ids[access]) for access in accesses) or "no operator"
         raise InputError(
             f"Tensor number {number} is made and read by {named}; "
             "it must have an operator, and each once."

@@ -11,7 +11,7 @@ from phaze_opt.arrays import FloatArray
 from phaze_opt.errors import InputError
 from phaze_opt.limits import MOST_TENSOR_BYTES, check_size
 from phaze_opt.scheduling.problem_rows import OperatorRow, ProblemRow, TensorRow
-from phaze_opt.scheduling.residency import Residency, Tensor, TensorGraph
+from phaze_opt.scheduling.residency import PassTensor, Residency, TensorGraph
 from phaze_opt.scheduling.schedule_problem import Schedule, ScheduleOperator, ScheduleProblem
 
 _ROUNDING = 1e-9
@@ -32,19 +32,19 @@ def add_residency(problem: ScheduleProblem, row: ProblemRow) -> ScheduleProblem:
         raise InputError(f"hbm_bytes_per_s is {row.hbm_bytes_per_s}, but it must be above 0.")
     place = {operator.id: index for index, operator in enumerate(row.operators)}
     tensors = tuple(_to_tensor(tensor, place) for tensor in row.tensors)
-    made = [(one.producer, one.readers) for one in tensors if one.producer is not None]
+    made = [(tensor.producer, tensor.readers) for tensor in tensors if tensor.producer is not None]
     implied = {(producer, reader) for producer, readers in made for reader in readers}
     edges = (*problem.edges, *sorted(implied - set(problem.edges)))
     graph = TensorGraph(len(row.operators), edges, tensors)
     operators = tuple(
-        _at_least(operator, one.hbm_bytes / row.hbm_bytes_per_s)
-        for operator, one in zip(problem.operators, row.operators, strict=True)
+        _at_least(operator, stated.hbm_bytes / row.hbm_bytes_per_s)
+        for operator, stated in zip(problem.operators, row.operators, strict=True)
     )
     count = 1 + max([len(operator.levels) for operator in row.operators], default=0)
     rate = row.hbm_bytes_per_s
     levels = [
-        _levels(one, latency, rate, count)
-        for one, latency in zip(row.operators, operators, strict=True)
+        _levels(stated, latency, rate, count)
+        for stated, latency in zip(row.operators, operators, strict=True)
     ]
     numbers = np.array(levels, dtype=np.float64).reshape(len(levels), count, 3)
     hbm_bytes = np.ascontiguousarray(numbers[:, :, 1])
@@ -55,21 +55,21 @@ def add_residency(problem: ScheduleProblem, row: ProblemRow) -> ScheduleProblem:
         working_bytes=numbers[:, :, 0].astype(np.int64),
         hbm_bytes=hbm_bytes,
         other_s=np.ascontiguousarray(numbers[:, :, 2]),
-        overhead_s=np.array([one.overhead_s for one in row.operators]),
+        overhead_s=np.array([stated.overhead_s for stated in row.operators]),
         saved_bytes=_saved_bytes(row, graph, hbm_bytes),
     )
     return replace(problem, operators=operators, edges=edges, residency=residency)
 
 
-def _to_tensor(row: TensorRow, place: dict[str, int]) -> Tensor:
+def _to_tensor(row: TensorRow, place: dict[str, int]) -> PassTensor:
     """Turn operator ids into indices."""
     named = row.readers if row.producer is None else (row.producer, *row.readers)
-    for one in named:
-        if one not in place:
-            raise InputError(f"A tensor names the operator {one!r}, but none has this id.")
+    for name in named:
+        if name not in place:
+            raise InputError(f"A tensor names the operator {name!r}, but none has this id.")
     check_size("bytes of a tensor", row.bytes, MOST_TENSOR_BYTES, 0)
     producer = None if row.producer is None else place[row.producer]
-    return Tensor(row.bytes, producer, tuple(place[one] for one in row.readers), row.outlives)
+    return PassTensor(row.bytes, producer, tuple(place[id_] for id_ in row.readers), row.outlives)
 
 
 def _at_least(operator: ScheduleOperator, hbm_s: float) -> ScheduleOperator:
@@ -91,7 +91,7 @@ def _levels(
         busy_s = latency_s - row.overhead_s
         other_s = busy_s if busy_s > row.hbm_bytes / rate * (1.0 + _ROUNDING) else 0.0
     levels = [(float(row.working_bytes), row.hbm_bytes, other_s)]
-    levels += [(float(one.working_bytes), one.hbm_bytes, one.other_s) for one in row.levels]
+    levels += [(float(level.working_bytes), level.hbm_bytes, level.other_s) for level in row.levels]
     return [*levels, *[levels[-1]] * (count - len(levels))]
 
 
@@ -143,7 +143,7 @@ def residency_rows(problem: ScheduleProblem, residency: Residency) -> dict[str, 
     tensors = [
         {
             "from": None if tensor.producer is None else ids[tensor.producer],
-            "to": [ids[one] for one in tensor.readers],
+            "to": [ids[reader] for reader in tensor.readers],
             "bytes": tensor.bytes,
             "outlives": tensor.outlives,
             "saved_bytes": residency.saved_bytes[first[i] : first[i + 1]].tolist(),
@@ -178,7 +178,7 @@ def resident_rows(problem: ScheduleProblem, schedule: Schedule) -> list[dict[str
         rows.append(
             {
                 "from": None if tensor.producer is None else ids[tensor.producer],
-                "to": [ids[one] for one in tensor.readers],
+                "to": [ids[reader] for reader in tensor.readers],
                 "bytes": tensor.bytes,
                 "start_s": stay.start_s,
                 "end_s": stay.end_s,

@@ -102,7 +102,7 @@ def frames_of_order(graph: TensorGraph, order: IntArray) -> tuple[Frame, ...]:
 def _stays(graph: TensorGraph, order: IntArray) -> list[tuple[int, int]]:
     """Give the first and the last position of every tensor."""
     place = {operator: position for position, operator in enumerate(order.tolist())}
-    positions = [[place[one] for one in tensor.accesses] for tensor in graph.tensors]
+    positions = [[place[access] for access in tensor.accesses] for tensor in graph.tensors]
     return [(min(own), max(own)) for own in positions]
 
 
@@ -163,7 +163,7 @@ def _build_frame(graph: TensorGraph, order: IntArray, chosen: list[int]) -> Fram
         begin_first=_offsets([len(here) for here in begins]),
         begin_bit=_column(begins, 0),
         begin_tensor=_column(begins, 1),
-        slots=max([int(one).bit_length() for one in live], default=0),
+        slots=max([int(mask).bit_length() for mask in live], default=0),
         complete=len(chosen) == len(graph.tensors),
     )
 

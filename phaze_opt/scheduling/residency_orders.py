@@ -51,13 +51,13 @@ def _list_order(graph: TensorGraph, choose: Callable[[list[int]], int]) -> IntAr
     for source, target in set(graph.edges):
         after[source].append(target)
         waiting[target] += 1
-    ready = [one for one in range(graph.operators) if waiting[one] == 0]
+    ready = [operator for operator in range(graph.operators) if waiting[operator] == 0]
     order = []
     while ready:
-        one = choose(ready)
-        ready.remove(one)
-        order.append(one)
-        for target in after[one]:
+        operator = choose(ready)
+        ready.remove(operator)
+        order.append(operator)
+        for target in after[operator]:
             waiting[target] -= 1
             if waiting[target] == 0:
                 ready.append(target)
@@ -82,13 +82,13 @@ def _held(place: IntArray, access_operator: IntArray, first: IntArray, weight: F
 @lazily_compiled("void(i8[::1], i8[::1], i8, i8)", allocates=False)
 def _move(order: IntArray, place: IntArray, here: int, there: int) -> None:
     """Move the operator at one position to another one; those between make room."""
-    one = order[here]
+    operator = order[here]
     step = 1 if there > here else -1
     for position in range(here, there, step):
         order[position] = order[position + step]
         place[order[position]] = position
-    order[there] = one
-    place[one] = there
+    order[there] = operator
+    place[operator] = there
 
 
 @lazily_compiled("void(i8[::1], i8[:, ::1], i8[::1], i8[::1], f8[::1])")
@@ -119,21 +119,21 @@ def _shorten_stays(
     best = _held(place, access_operator, first, weight)
     for _ in range(_MOST_PASSES):
         improved = False
-        for one in range(n):
+        for operator in range(n):
             lowest, highest = 0, n - 1
             for edge in range(edges.shape[0]):
-                if edges[edge, 1] == one:
+                if edges[edge, 1] == operator:
                     lowest = max(lowest, place[edges[edge, 0]] + 1)
-                if edges[edge, 0] == one:
+                if edges[edge, 0] == operator:
                     highest = min(highest, place[edges[edge, 1]] - 1)
-            origin = target = place[one]
+            origin = target = place[operator]
             for there in range(lowest, highest + 1):
-                _move(order, place, place[one], there)
+                _move(order, place, place[operator], there)
                 held = _held(place, access_operator, first, weight)
                 if held < best:
                     best, target = held, there
                     improved = True
-            _move(order, place, place[one], target)
+            _move(order, place, place[operator], target)
             if target != origin and best <= 0.0:
                 return
         if not improved:

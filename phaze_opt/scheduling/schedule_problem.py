@@ -25,7 +25,7 @@ from phaze_opt.limits import MOST_SIZE, check_size
 from phaze_opt.on_demand import deferrable
 
 if TYPE_CHECKING:
-    from phaze_opt.scheduling.residency import Residency, Tensor
+    from phaze_opt.scheduling.residency import PassTensor, Residency
 
 CoreType = Literal["TC", "VC", "TC+VC", "none"]
 ScheduleStatus = Literal["optimal", "feasible"]
@@ -106,7 +106,7 @@ class CachedReads:
 
     latency_s: tuple[float, ...]
     hbm_bytes: tuple[float, ...]
-    tensors: tuple[Tensor, ...]
+    tensors: tuple[PassTensor, ...]
     served: tuple[tuple[int, int, int], ...]
 
 
@@ -147,7 +147,7 @@ class ScheduleProblem:
     cached: CachedReads | None = None
 
     @property
-    def tensors(self) -> tuple[Tensor, ...]:
+    def tensors(self) -> tuple[PassTensor, ...]:
         """The tensors that may stay, or that a cache may hold."""
         if self.cached is not None:
             return self.cached.tensors

@@ -106,11 +106,11 @@ def _is_empty(words: IntArray) -> bool:
 
 
 @inlined
-def _are_equal(one: IntArray | BoolArray, other: IntArray | BoolArray) -> bool:
+def _are_equal(values: IntArray | BoolArray, other: IntArray | BoolArray) -> bool:
     """Whether two rows of one length hold the same."""
     same = True
-    for place in range(len(one)):
-        same = same and one[place] == other[place]
+    for place in range(len(values)):
+        same = same and values[place] == other[place]
     return same
 
 

@@ -108,7 +108,7 @@ def list_candidates(
     at_once: int,
     first_word: int,
     usage: IntArray,
-    found: IntArray,
+    listed: IntArray,
     ready: IntArray,
 ) -> tuple[int, int, int]:
     """List the codes that may start next.
@@ -141,8 +141,8 @@ def list_candidates(
                 and mode != operators[i, LAST]
                 and not _another_goes_before(state, operators, code, start, at_once, first_word)
             ):
-                found[candidates, 0] = code
-                found[candidates, 1] = start
+                listed[candidates, 0] = code
+                listed[candidates, 1] = start
                 candidates += 1
                 least_end = min(least_end, end)
         ready[waiting, 0] = i

@@ -196,7 +196,7 @@ def _expand_layer(
     of the current layer that reaches it (or ``upper`` and -1).
     """
     operators, demand, capacity, rate, least = arrays
-    slots, following, usage, found, ready = scratch
+    slots, following, usage, listed, ready = scratch
     first_word = LISTS + 2 * at_once + least.shape[0]
     # A layer with few states uses a part of the table only, because clearing it takes time.
     table = slots[: min(slots.shape[0], _power_of_two(_SLOTS_PER_STATE * count))]
@@ -209,12 +209,12 @@ def _expand_layer(
         if makespan < upper:
             upper, best = makespan, s
         candidates, waiting, least_end = list_candidates(
-            state, operators, demand, capacity, at_once, first_word, usage, found, ready
+            state, operators, demand, capacity, at_once, first_word, usage, listed, ready
         )
         for c in range(candidates):
-            if found[c, 1] >= least_end:
+            if listed[c, 1] >= least_end:
                 continue
-            bound = _path_bound(state, found[c, 0], found[c, 1], operators, ready, waiting)
+            bound = _path_bound(state, listed[c, 0], listed[c, 1], operators, ready, waiting)
             if bound >= upper:
                 continue
             if fill == children.shape[0]:
@@ -222,7 +222,9 @@ def _expand_layer(
                 dropped = min(dropped, least_dropped)
                 rebuild_table(children, fill, first_word, table, following)
             child = children[fill]
-            _start_operator(state, found[c, 0], found[c, 1], operators, at_once, first_word, child)
+            _start_operator(
+                state, listed[c, 0], listed[c, 1], operators, at_once, first_word, child
+            )
             _bound_child(state, bound, rate, least, at_once, child)
             if child[BOUND] >= upper:
                 continue

@@ -43,7 +43,7 @@ def _slot(row: IntArray, first_word: int, slots: int) -> int:
 
 
 @inlined
-def _dominates(one: IntArray, other: IntArray, demand: IntArray, at_once: int) -> bool:
+def _dominates(state: IntArray, other: IntArray, demand: IntArray, at_once: int) -> bool:
     """Say whether one state dominates another one with equal set: no time in it is later.
 
     That holds, too, where only in the other one operators may still run first (OPENING). Take a
@@ -53,20 +53,20 @@ def _dominates(one: IntArray, other: IntArray, demand: IntArray, at_once: int) -
     first loses no such state. The other rules keep that number: they exchange operators that
     either may both run first, or may not.
     """
-    if one[NOW] > other[NOW]:
+    if state[NOW] > other[NOW]:
         return False
     # The last to end first: most often that one is later.
-    for x in range(LISTS + one[RUNNING] - 1, LISTS - 1, -1):
-        if one[x + at_once] <= other[NOW]:
+    for x in range(LISTS + state[RUNNING] - 1, LISTS - 1, -1):
+        if state[x + at_once] <= other[NOW]:
             break
         y = LISTS + other[RUNNING] - 1
-        while y >= LISTS and other[y] >> 1 != one[x] >> 1:
+        while y >= LISTS and other[y] >> 1 != state[x] >> 1:
             y -= 1
-        if y < LISTS or other[y + at_once] < one[x + at_once]:
+        if y < LISTS or other[y + at_once] < state[x + at_once]:
             return False
-        if one[x] != other[y]:
+        if state[x] != other[y]:
             for resource in range(demand.shape[1]):
-                if demand[one[x], resource] > demand[other[y], resource]:
+                if demand[state[x], resource] > demand[other[y], resource]:
                     return False
     return True
 

@@ -51,7 +51,7 @@ _METHODS: tuple[ScheduleMethod, ...] = ("bound", "list", "branch-and-bound", "cp
 """The weakest first; `part_schedules.schedule_parts` says which by its place."""
 
 
-class _Searched(NamedTuple):
+class _NarrowPasses(NamedTuple):
     """What is known of a part after the narrow passes of the search, if the method makes any."""
 
     plan: Plan
@@ -215,13 +215,13 @@ def solve_columns(
         if method != "branch-and-bound":
             settings = (*settings, SOLVE_METHODS.index(method), CP_SAT_VERSION)
         key = form_key(form, columns, settings)
-        found = cache.get(key)
+        cached = cache.get(key)
         # A stored schedule may be damaged: it comes from a database that others can write to.
-        if found is not None and len(found.operators) == len(order):
+        if cached is not None and len(cached.operators) == len(order):
             on_all = np.empty(len(order), dtype=np.bool_)
-            on_all[order] = [entry.intra_operator for entry in found.operators]
-            named = deferred(lambda: _named(found.operators, order.tolist(), columns.ids))
-            return replace(found, operators=named, solve_s=time.perf_counter() - began), on_all
+            on_all[order] = [entry.intra_operator for entry in cached.operators]
+            named = deferred(lambda: _named(cached.operators, order.tolist(), columns.ids))
+            return replace(cached, operators=named, solve_s=time.perf_counter() - began), on_all
     draft = _schedule_parts(form, columns, method, effort)
     if cache is not None:
         names = map(str, range(len(order)))
@@ -290,7 +290,7 @@ def _schedule_parts(
             draft.append(part, solved)
             continue
         quick = quick_plan(part, form.core, form.values, ancestors, rules)
-        searched = _Searched(Plan.of(plan, makespan), bound, left, width)
+        searched = _NarrowPasses(Plan.of(plan, makespan), bound, left, width)
         best, bound, needed = _solve_instance(quick, searched, method, effort, draft)
         draft.method = max(draft.method, _METHODS.index(needed))
         append_plan(
@@ -308,7 +308,7 @@ def _schedule_parts(
 
 
 def _solve_instance(
-    quick: QuickPlan, searched: _Searched, method: SolveMethod, effort: int, draft: _Draft
+    quick: QuickPlan, searched: _NarrowPasses, method: SolveMethod, effort: int, draft: _Draft
 ) -> tuple[Plan, int, ScheduleMethod]:
     """Give a plan, a lower bound in time units, and the method that ended the search.
 
@@ -322,20 +322,20 @@ def _solve_instance(
         Takes the time to load CP-SAT.
     """
     instance, bounds, plan = quick.instance, quick.bounds, quick.plan
-    found, bound, left, width = searched
+    best, bound, left, width = searched
     needed: ScheduleMethod = "branch-and-bound"
     if method != "cp-sat":
-        found, bound = improve_wide(instance, replace(bounds, makespan=bound), found, left, width)
-    if method != "branch-and-bound" and bound < proving_bound(found.makespan):
+        best, bound = improve_wide(instance, replace(bounds, makespan=bound), best, left, width)
+    if method != "branch-and-bound" and bound < proving_bound(best.makespan):
         began = time.perf_counter()
         from phaze_opt.scheduling.cp_sat_modes import improve_with_cp_sat
 
         draft.loading_s += time.perf_counter() - began
         # The hint is the list schedule even after the branch and bound: CP-SAT then does what it
         # would do alone, so that the better of both is never worse than either.
-        found, bound = improve_with_cp_sat(instance, bounds, plan, found, bound, effort)
+        best, bound = improve_with_cp_sat(instance, bounds, plan, best, bound, effort)
         needed = "cp-sat"
-    return found, bound, needed
+    return best, bound, needed
 
 
 def _to_schedule(

@@ -124,8 +124,8 @@ def write_drawing(graph: OperatorGraph, title: str, path: Path, notes: Sequence[
 def _labels(graph: OperatorGraph, notes: Sequence[str]) -> list[list[str]]:
     """Return the lines that describe every operator."""
     labels = [
-        _label(*each)
-        for each in zip(graph.operators, graph.read_bytes, graph.write_bytes, strict=True)
+        _label(*row)
+        for row in zip(graph.operators, graph.read_bytes, graph.write_bytes, strict=True)
     ]
     return [[*label, note] for label, note in zip(labels, notes, strict=True)] if notes else labels
 
@@ -151,8 +151,8 @@ def _kind(operator: Operator) -> str:
 
 def _kinds(graph: OperatorGraph) -> list[str]:
     """Return the kinds of operators of a graph, in the order of the legend."""
-    found = set(map(_kind, graph.operators))
-    return [kind for kind in _WORDS if kind in found]
+    kinds = set(map(_kind, graph.operators))
+    return [kind for kind in _WORDS if kind in kinds]
 
 
 def _legend(graph: OperatorGraph, notes: Sequence[str]) -> str:

@@ -128,8 +128,8 @@ class _Groups:
         merged = [self._last(index) for index in range(len(self._place_of))]
         places = [position[index] for index in merged]
         within = [index != last for index, last in enumerate(merged)]
-        tensors = (_merged(one, places, within) for one in self._tensors)
-        return OperatorGraph(operators, tuple([one for one in tensors if one is not None]))
+        tensors = (_merged(tensor, places, within) for tensor in self._tensors)
+        return OperatorGraph(operators, tuple([tensor for tensor in tensors if tensor is not None]))
 
     def _last(self, index: int) -> int:
         """Return the last part of the merged operator that an operator of the graph is part of."""

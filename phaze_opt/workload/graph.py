@@ -10,14 +10,23 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Literal
+from typing import Annotated, Literal
 
+from msgspec import Meta
+
+from phaze_opt.limits import MOST_SIZE
 from phaze_opt.on_demand import cached_property, hashed_once
 from phaze_opt.precision import ELEMENT_BYTES, Dtype, PrecisionName
 from phaze_opt.printing import PrintsAsTables
 
 SCHEMA_VERSION = 7
 """Version of the JSON form of `Workload`; a file of a newer version is refused."""
+
+Size = Annotated[int, Meta(ge=0)]
+Elements = Annotated[int, Meta(ge=0, le=MOST_SIZE)]
+Dimension = Annotated[int, Meta(ge=1, le=MOST_SIZE)]
+Positive = Annotated[int, Meta(ge=1)]
+"""Ranges of numbers: a file with another number is refused (`phaze_opt.codec`)."""
 
 CollectiveKind = Literal["all_reduce", "reduce_scatter", "all_gather"]
 
@@ -81,10 +90,10 @@ class Gemm:
     `phaze_opt.precision.PRECISIONS`.
     """
 
-    m: int
-    n: int
-    k: int
-    batch: int = 1
+    m: Dimension
+    n: Dimension
+    k: Dimension
+    batch: Dimension = 1
     precision: PrecisionName = "bf16"
 
     @property
@@ -103,8 +112,8 @@ class VectorWork:
     """
 
     kind: str
-    rows: int
-    columns: int
+    rows: Elements
+    columns: Elements
 
     @property
     def elements(self) -> int:
@@ -121,7 +130,7 @@ class Collective:
     """
 
     kind: CollectiveKind
-    size_bytes: int
+    size_bytes: Elements
 
 
 @dataclass(frozen=True)
@@ -140,9 +149,9 @@ class AttentionScores:
         products in full; the estimator leaves out the masked tiles.
     """
 
-    heads: int
-    queries: int
-    keys: int
+    heads: Dimension
+    queries: Dimension
+    keys: Dimension
     causal: bool
 
     @property
@@ -220,8 +229,8 @@ class TensorRead:
         Whether it is an operand of the operator's product, which may read it again and again.
     """
 
-    operator: int
-    elements: int
+    operator: Size
+    elements: Elements
     first_operand: bool = False
     second_operand: bool = False
 
@@ -248,10 +257,10 @@ class Tensor:
         it.
     """
 
-    elements: int
+    elements: Elements
     dtype: Dtype = "bf16"
     kind: TensorKind = "unknown"
-    writers: tuple[tuple[int, int], ...] = ()
+    writers: tuple[tuple[Size, Elements], ...] = ()
     readers: tuple[TensorRead, ...] = ()
     outlives: bool = False
 
@@ -300,29 +309,29 @@ class OperatorGraph:
         for tensor in self.tensors:
             if not (tensor.writers and tensor.readers):
                 continue
-            each = tensor.element_bytes
+            element_bytes = tensor.element_bytes
             for source, destination, elements in tensor.handed_over():
                 pair = destination, source
-                sizes[pair] = sizes.get(pair, 0) + elements * each
+                sizes[pair] = sizes.get(pair, 0) + elements * element_bytes
         return tuple([(source, to, size) for (to, source), size in sorted(sizes.items())])
 
     @cached_property
     def read_bytes(self) -> tuple[int, ...]:
         """Compulsory HBM traffic of every operator: each distinct tensor is read once."""
-        found = [0] * len(self.operators)
+        read_bytes = [0] * len(self.operators)
         for tensor in self.tensors:
             for read in tensor.readers:
-                found[read.operator] += read.elements * tensor.element_bytes
-        return tuple(found)
+                read_bytes[read.operator] += read.elements * tensor.element_bytes
+        return tuple(read_bytes)
 
     @cached_property
     def write_bytes(self) -> tuple[int, ...]:
         """Compulsory HBM traffic of every operator: each result is written once."""
-        found = [0] * len(self.operators)
+        write_bytes = [0] * len(self.operators)
         for tensor in self.tensors:
             for writer, elements in tensor.writers:
-                found[writer] += elements * tensor.element_bytes
-        return tuple(found)
+                write_bytes[writer] += elements * tensor.element_bytes
+        return tuple(write_bytes)
 
     @property
     def moved_bytes(self) -> tuple[int, ...]:
@@ -344,9 +353,9 @@ class OperatorGraph:
 class BytesByRecompute:
     """A size of a layer, per microbatch, under each recompute."""
 
-    none: int
-    selective: int
-    full: int
+    none: Size
+    selective: Size
+    full: Size
 
 
 @dataclass(frozen=True)
@@ -385,12 +394,12 @@ class Layer:
     forward: OperatorGraph
     backward: OperatorGraph
     selective_recompute: OperatorGraph
-    parameters: int
-    tied_parameters: int
+    parameters: Size
+    tied_parameters: Size
     stash_bytes: BytesByRecompute
     transient_bytes: BytesByRecompute
     fused_transient_bytes: BytesByRecompute
-    output_bytes: int
+    output_bytes: Size
 
 
 @hashed_once
@@ -408,12 +417,12 @@ class WorkloadVariant:
         ``(source, destination, bytes)`` between ``nodes``: activations, per device.
     """
 
-    tensor_parallel: int
-    microbatch: int
+    tensor_parallel: Positive
+    microbatch: Positive
     sequence_parallel: bool
     layers: tuple[Layer, ...]
-    nodes: tuple[tuple[str, int], ...]
-    edges: tuple[tuple[int, int, int], ...]
+    nodes: Annotated[tuple[tuple[str, Size], ...], Meta(min_length=1)]
+    edges: tuple[tuple[Size, Size, Size], ...]
 
     @cached_property
     def names(self) -> tuple[str, ...]:
@@ -476,9 +485,9 @@ class Workload(PrintsAsTables):
     """
 
     model: str
-    sequence: int
-    parameters: int
-    variants: tuple[WorkloadVariant, ...]
+    sequence: Positive
+    parameters: Size
+    variants: Annotated[tuple[WorkloadVariant, ...], Meta(min_length=1)]
     schema_version: int = SCHEMA_VERSION
 
     def __repr__(self) -> str:
@@ -515,17 +524,17 @@ def side_by_side(graphs: tuple[OperatorGraph, ...]) -> OperatorGraph:
     for graph in graphs:
         first = len(operators)
         operators += [
-            replace(one, id=f"{one.id} {first + place}")
-            for place, one in enumerate(graph.operators)
+            replace(operator, id=f"{operator.id} {first + place}")
+            for place, operator in enumerate(graph.operators)
         ]
         tensors += [
             replace(
-                one,
-                writers=tuple([(first + writer, elements) for writer, elements in one.writers]),
+                tensor,
+                writers=tuple([(first + writer, elements) for writer, elements in tensor.writers]),
                 readers=tuple(
-                    [replace(read, operator=first + read.operator) for read in one.readers]
+                    [replace(read, operator=first + read.operator) for read in tensor.readers]
                 ),
             )
-            for one in graph.tensors
+            for tensor in graph.tensors
         ]
     return OperatorGraph(tuple(operators), tuple(tensors))

@@ -11,7 +11,6 @@ from __future__ import annotations
 import logging
 import stat
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -37,24 +36,20 @@ _NULL_IS_NONE = ("kv_heads", "head_elements", "attention_softcap", "logit_softca
 _WITH_TEXT = {"gemma3": "gemma3_text"}
 """Models of images and text that hold the configuration of their language model."""
 
+_NULL = b"null"
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class _Kind:
-    """The keys that tell a configuration from a captured workload; all others are skipped."""
-
-    model_type: object = None
-    schema_version: object = None
 
 
 def is_huggingface_config(path: Path) -> bool:
     """Say whether a file is a configuration, by its content; a broken or missing one is not."""
     try:
-        kind = msgspec.json.decode(read_file(path, "model file"), type=_Kind)
+        raw = msgspec.json.decode(read_file(path, "model file"), type=dict[str, msgspec.Raw])
     except (PhazeError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return False
-    return kind.model_type is not None and kind.schema_version is None
+    stated = {
+        key for key in ("model_type", "schema_version") if bytes(raw.get(key, _NULL)) != _NULL
+    }
+    return stated == {"model_type"}
 
 
 def read_huggingface_config(path: Path) -> TransformerConfig:
@@ -68,8 +63,8 @@ def read_huggingface_config(path: Path) -> TransformerConfig:
         If the file is broken, is of an unknown model type, or has a key whose value
         `TransformerConfig` cannot express.
     """
-    found = look(path, f"The Hugging Face configuration at {path}")
-    if found is not None and stat.S_ISDIR(found.st_mode):
+    status = look(path, f"The Hugging Face configuration at {path}")
+    if status is not None and stat.S_ISDIR(status.st_mode):
         path = path / "config.json"
     what = f"Hugging Face configuration at {path}"
     plain = from_json(read_file(path, "Hugging Face configuration"), dict[str, Any], what)

@@ -74,10 +74,10 @@ def _layer_windows(plain: Plain, layers: int, window: int, slides: Sequence[bool
         known = ("full_attention", "sliding_attention")
         if not isinstance(types, list) or len(types) != layers or not set(types) <= set(known):
             raise refusal("layer_types", types, f"{' or '.join(known)} for each of {layers} layers")
-        slides = [one == "sliding_attention" for one in types]
+        slides = [kind == "sliding_attention" for kind in types]
     if not window or not any(slides):
         return ()
-    return tuple(window if one else 0 for one in slides)
+    return tuple(window if slide else 0 for slide in slides)
 
 
 def _window(plain: Plain, default: int) -> int:

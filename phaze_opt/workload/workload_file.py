@@ -10,12 +10,11 @@ from typing import Any
 
 from phaze_opt.codec import from_builtins, from_json, read_file, to_json
 from phaze_opt.errors import InputError
-from phaze_opt.limits import MOST_SIZE, MOST_WORK
+from phaze_opt.limits import MOST_WORK
 from phaze_opt.user_files import write_file
 from phaze_opt.workload.graph import (
     SCHEMA_VERSION,
     VECTOR_KINDS,
-    Layer,
     Operator,
     OperatorGraph,
     Workload,
@@ -114,17 +113,17 @@ def _with_attention_scores(plain: dict[str, Any], what: str) -> dict[str, Any]:
 
     It did not say whether a mask was causal either; attention is counted in full, as it was then.
     """
-    found = False
+    has_attention = False
     try:
         for variant in plain["variants"]:
             for layer in variant["layers"]:
                 for graph in ("forward", "backward", "selective_recompute"):
                     for operator in layer[graph]["operators"]:
                         if len(operator["gemms"]) > 1:
-                            operator["attention"], found = _unmasked_scores(operator), True
+                            operator["attention"], has_attention = _unmasked_scores(operator), True
     except (AttributeError, IndexError, KeyError, TypeError, ValueError):
         raise InputError(f"The {what} is broken: an operator has no sizes.") from None
-    if found:
+    if has_attention:
         _log.warning(
             "The %s does not say whether its attention is causal: it is counted in full. "
             "Capture the model again.",
@@ -154,8 +153,8 @@ def _graph_of_bytes(plain: dict[str, Any]) -> dict[str, Any]:
     What operators hand over keeps its size; all else that one reads or writes is one tensor each.
     """
     operators = plain["operators"]
-    left = {name: [one.pop(name, 0) for one in operators] for name in _BYTES}
-    tensors = [_shared_bytes(one) for one in plain.get("tensors", ())]
+    left = {name: [operator.pop(name, 0) for operator in operators] for name in _BYTES}
+    tensors = [_shared_bytes(tensor) for tensor in plain.get("tensors", ())]
     tensors = tensors or _handed_over(plain["edges"], left["write_bytes"], left["outliving_bytes"])
     for tensor in tensors:
         for index, size in tensor["writers"]:
@@ -170,14 +169,14 @@ def _graph_of_bytes(plain: dict[str, Any]) -> dict[str, Any]:
             _bytes(outliving, [(index, outliving)], (), outlives=True),
             _bytes(written - outliving, [(index, written - outliving)]),
         ]
-    return {"operators": operators, "tensors": [one for one in tensors if one["elements"]]}
+    return {"operators": operators, "tensors": [tensor for tensor in tensors if tensor["elements"]]}
 
 
 def _shared_bytes(plain: dict[str, Any]) -> dict[str, Any]:
     """Return a tensor of schema 4."""
-    readers = [{**one, "elements": one["bytes"]} for one in plain["readers"]]
-    for one in readers:
-        del one["bytes"]
+    readers = [{**reader, "elements": reader["bytes"]} for reader in plain["readers"]]
+    for reader in readers:
+        del reader["bytes"]
     return _bytes(plain["size_bytes"], plain["writers"], readers, plain.get("outlives", False))
 
 
@@ -231,8 +230,8 @@ def select_variants(
         If one was not captured; the message names those that were.
     """
     captured = {
-        (one.tensor_parallel, one.microbatch, one.sequence_parallel): one
-        for one in workload.variants
+        (variant.tensor_parallel, variant.microbatch, variant.sequence_parallel): variant
+        for variant in workload.variants
     }
     chosen = []
     for width in sorted(set(tensor_parallel)):
@@ -251,36 +250,18 @@ def select_variants(
 
 def _problem(workload: Workload) -> str | None:
     """Return what is wrong with a workload as a clause of a sentence, or None."""
-    if not workload.variants:
-        return "it has no variants"
-    if workload.sequence < 1 or workload.parameters < 0:
-        return "its sequence or its number of parameters is negative"
     for variant in workload.variants:
-        if variant.tensor_parallel < 1 or variant.microbatch < 1 or not variant.nodes:
-            return "a variant has no layers, width or microbatch"
-        if any(not 0 <= index < len(variant.layers) for _, index in variant.nodes):
+        if any(index >= len(variant.layers) for _, index in variant.nodes):
             return "a node refers to a layer that is not there"
         if len({name for name, _ in variant.nodes}) < len(variant.nodes):
             return "two nodes have the same name"
-        problem = _edge_problem(variant.edges, len(variant.nodes), "nodes")
+        problem = _edge_problem(variant.edges, len(variant.nodes))
         for layer in variant.layers:
-            problem = problem or _layer_problem(layer)
+            for graph in (layer.forward, layer.backward, layer.selective_recompute):
+                if problem is None and (broken := _graph_problem(graph)):
+                    problem = f"layer {layer.name!r}: {broken}"
         if problem is not None:
             return problem
-    return None
-
-
-def _layer_problem(layer: Layer) -> str | None:
-    """Return what is wrong with a layer."""
-    sizes = [layer.parameters, layer.tied_parameters, layer.output_bytes]
-    for size in (layer.stash_bytes, layer.transient_bytes, layer.fused_transient_bytes):
-        sizes += [size.none, size.selective, size.full]
-    if min(sizes) < 0:
-        return f"layer {layer.name!r} has a negative size"
-    for graph in (layer.forward, layer.backward, layer.selective_recompute):
-        problem = _graph_problem(graph)
-        if problem is not None:
-            return f"layer {layer.name!r}: {problem}"
     return None
 
 
@@ -292,21 +273,12 @@ def _graph_problem(graph: OperatorGraph) -> str | None:
         problem = _operator_problem(operator)
         if problem is not None:
             return f"operator {operator.id!r} has {problem}"
-    return _tensor_problem(graph)
-
-
-def _tensor_problem(graph: OperatorGraph) -> str | None:
-    """Return what is wrong with the tensors of a graph."""
     for tensor in graph.tensors:
-        users = [*tensor.writers, *((one.operator, one.elements) for one in tensor.readers)]
-        if tensor.elements < 0 or any(size < 0 for _, size in users):
-            return "a tensor has a negative size"
-        if max([tensor.elements, *(size for _, size in users)]) > MOST_SIZE:
-            return f"a tensor has a size above {MOST_SIZE:,}"
-        if any(not 0 <= index < len(graph.operators) for index, _ in users):
+        writers = [writer for writer, _ in tensor.writers]
+        readers = [read.operator for read in tensor.readers]
+        if max([*writers, *readers], default=-1) >= len(graph.operators):
             return "a tensor belongs to an operator that does not exist"
-        last = max([writer for writer, _ in tensor.writers], default=-1)
-        if any(last >= read.operator for read in tensor.readers):
+        if writers and readers and max(writers) >= min(readers):
             return "a tensor is read before it is written"
     return None
 
@@ -316,34 +288,19 @@ def _operator_problem(operator: Operator) -> str | None:
     unknown = [work.kind for work in operator.vector if work.kind not in _KINDS]
     if unknown:
         return f"vector work of the unknown kind {unknown[0]!r}"
-    sizes = [size for work in operator.vector for size in (work.rows, work.columns)]
-    if operator.collective is not None:
-        sizes.append(operator.collective.size_bytes)
-    products = [(gemm.m, gemm.n, gemm.k, gemm.batch) for gemm in operator.gemms]
-    edges = [*sizes, *(edge for product in products for edge in product)]
-    work = [math.prod(product) for product in products]
+    work = [math.prod((gemm.m, gemm.n, gemm.k, gemm.batch)) for gemm in operator.gemms]
     work += [part.rows * part.columns for part in operator.vector]
-    if max(edges, default=0) > MOST_SIZE or max(work, default=0) > MOST_WORK:
-        return f"a size above {MOST_SIZE:,}, or work above {MOST_WORK:,} operations"
-    if min(sizes, default=0) < 0:
-        return "a size that is not allowed"
-    if any(min(product) < 1 for product in products):
-        return "a matrix product with a dimension below 1"
-    scores = operator.attention
-    if scores is not None and len(operator.gemms) < 2:
+    if max(work, default=0) > MOST_WORK:
+        return f"work above {MOST_WORK:,} operations"
+    if operator.attention is not None and len(operator.gemms) < 2:
         return "attention scores without the two products that take them"
-    if scores is not None and max(scores.heads, scores.queries, scores.keys) > MOST_SIZE:
-        return f"attention scores with a dimension above {MOST_SIZE:,}"
-    if scores is not None and min(scores.heads, scores.queries, scores.keys) < 1:
-        return "attention scores with a dimension below 1"
     return None
 
 
-def _edge_problem(edges: Sequence[tuple[int, int, int]], count: int, what: str) -> str | None:
-    """Return what is wrong with edges that must follow the topological order."""
-    pairs = {(source, destination) for source, destination, _ in edges}
-    if len(pairs) < len(edges):
-        return f"two edges join the same {what}"
-    if any(not 0 <= a < b < count or size < 0 for a, b, size in edges):
-        return f"an edge does not follow the order of the {what}"
+def _edge_problem(edges: Sequence[tuple[int, int, int]], count: int) -> str | None:
+    """Return what is wrong with edges that must follow the topological order of so many nodes."""
+    if len({(source, destination) for source, destination, _ in edges}) < len(edges):
+        return "two edges join the same nodes"
+    if any(not source < destination < count for source, destination, _ in edges):
+        return "an edge does not follow the order of the nodes"
     return None

@@ -94,7 +94,7 @@ def load_workload(
         model=name,
         sequence=config.sequence,
         parameters=cached[0].parameters,
-        variants=tuple(one.variant for one in cached),
+        variants=tuple(entry.variant for entry in cached),
     )
 
 
@@ -192,7 +192,9 @@ def widths(model: str) -> tuple[int, ...]:
     For a captured file these are the widths that it holds.
     """
     if _is_captured(model):
-        return tuple(sorted({one.tensor_parallel for one in read_workload(Path(model)).variants}))
+        return tuple(
+            sorted({variant.tensor_parallel for variant in read_workload(Path(model)).variants})
+        )
     return model_config(model).widths()
 
 
@@ -200,7 +202,7 @@ def microbatches(model: str) -> tuple[int, ...] | None:
     """Return the microbatches that a captured file holds; ``None`` for any other model."""
     if not _is_captured(model):
         return None
-    return tuple(sorted({one.microbatch for one in read_workload(Path(model)).variants}))
+    return tuple(sorted({variant.microbatch for variant in read_workload(Path(model)).variants}))
 
 
 def _is_file(model: str) -> bool:

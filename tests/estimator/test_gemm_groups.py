@@ -10,7 +10,7 @@ from phaze_opt.arrays import FloatArray
 from phaze_opt.estimator.gemm_groups import group_sizes
 from phaze_opt.estimator.gemm_tilings import TABLE_SHAPE, Row, lay_out_tilings
 from phaze_opt.estimator.gemm_traffic import Dataflow
-from phaze_opt.estimator.tensor_core import Column, Tiling, gemm_plan, tensor_core_pool
+from phaze_opt.estimator.tensor_core import GemmColumn, GroupTiling, gemm_plan, tensor_core_pool
 from phaze_opt.hardware.accelerator import Accelerator, Calibration
 from phaze_opt.hardware.presets import load_accelerator
 from phaze_opt.units import MIB
@@ -153,7 +153,7 @@ def test_groups_of_long_batches_on_few_cores_are_the_best(
     )
 
 
-def column_of(group: Tiling, tilings: FloatArray) -> int:
+def column_of(group: GroupTiling, tilings: FloatArray) -> int:
     """Return the column of a tiling; equal tilings have equal figures."""
     dataflow = Dataflow[group.dataflow.upper()]
     key = np.array([dataflow, group.tile_m, group.tile_n, group.tile_k])
@@ -172,15 +172,17 @@ def test_table_and_groups_describe_one_plan(
     assert products.sum() == batch
     assert products[0] == products.max()
     chosen = tilings[:, [column_of(group, tilings) for group in plan]]
-    assert row[Column.GLB_READ_BYTES] == pytest.approx(products @ chosen[Row.READ_BYTES], rel=1e-12)
-    assert row[Column.GLB_WRITE_BYTES] == pytest.approx(
+    assert row[GemmColumn.GLB_READ_BYTES] == pytest.approx(
+        products @ chosen[Row.READ_BYTES], rel=1e-12
+    )
+    assert row[GemmColumn.GLB_WRITE_BYTES] == pytest.approx(
         products @ chosen[Row.WRITTEN_BYTES], rel=1e-12
     )
     waves = np.ceil(products * chosen[Row.TILES] / cores)
     cycles = waves * chosen[Row.WAVE_CYCLES]
     if len(plan) > 1:
         cycles = np.maximum(cycles, products * chosen[Row.GLB_CYCLES])
-    assert row[Column.ARRAY_CYCLES] == pytest.approx(cycles.sum(), rel=1e-12)
+    assert row[GemmColumn.ARRAY_CYCLES] == pytest.approx(cycles.sum(), rel=1e-12)
 
 
 @given(small_gemms, any_accelerators, st.integers(1, 400))

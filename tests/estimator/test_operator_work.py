@@ -23,7 +23,7 @@ from phaze_opt.estimator.estimate import (
 )
 from phaze_opt.estimator.operator_table import OperatorTable, operator_table
 from phaze_opt.estimator.operator_work import binding_resources
-from phaze_opt.estimator.tensor_core import Column, pools_of
+from phaze_opt.estimator.tensor_core import GemmColumn, pools_of
 from phaze_opt.estimator.vector_core import kept_row_bytes, vector_operator
 from phaze_opt.hardware.accelerator import Accelerator
 from phaze_opt.hardware.presets import load_accelerator
@@ -83,7 +83,7 @@ def defined_work(
     vc_s = summed(table.vector_owner, np.ceil(masked.elements / lanes) * masked.lane_cycles)
     vc_s /= clock_hz
     exposed_s = exposed_share(table, chips) * vc_s
-    tc_s = of_cores(products[:, :, Column.ARRAY_CYCLES], CoreColumn.ARRAY_CYCLES)
+    tc_s = of_cores(products[:, :, GemmColumn.ARRAY_CYCLES], CoreColumn.ARRAY_CYCLES)
     tc_s = tc_s / chip_column(chips, "array_clock_hz") + exposed_s
     macs = np.broadcast_to(table.product_macs, tc_s.shape).copy()
     scores = on_pools.attention[:, :, CoreColumn.SCORES]
@@ -94,8 +94,8 @@ def defined_work(
     tc_s = np.maximum(tc_s, macs * seconds_per_mac)
     m, n, k, batch, _ = table.gemms.astype(np.float64).T
     operands, results = 2 * batch * (m * k + k * n), 2 * batch * m * n
-    glb_read = products[:, :, Column.GLB_READ_BYTES] - operands
-    glb_write = products[:, :, Column.GLB_WRITE_BYTES] - results
+    glb_read = products[:, :, GemmColumn.GLB_READ_BYTES] - operands
+    glb_write = products[:, :, GemmColumn.GLB_WRITE_BYTES] - results
     overflows = table.row_bytes > chip_column(chips, "l2_vc_bytes")
     kept = kept_row_bytes(
         chip_column(chips, "glb_bytes"),
@@ -104,9 +104,11 @@ def defined_work(
     )
     again = table.reread_bytes + table.cached_bytes * (table.row_bytes / 2 > kept)
     reads = table.read_bytes + summed(table.vector_owner, again * overflows)
-    extra = summed(table.gemm_owner, products[:, :, Column.HBM_EXTRA_BYTES] * table.gemm_blocked)
+    extra = summed(
+        table.gemm_owner, products[:, :, GemmColumn.HBM_EXTRA_BYTES] * table.gemm_blocked
+    )
     traffic = {
-        "l2_read": of_cores(products[:, :, Column.L2_BYTES], CoreColumn.L2_BYTES),
+        "l2_read": of_cores(products[:, :, GemmColumn.L2_BYTES], CoreColumn.L2_BYTES),
         "glb_read": reads + of_cores(glb_read, CoreColumn.GLB_READ_BYTES),
         "glb_write": table.write_bytes + of_cores(glb_write, CoreColumn.GLB_WRITE_BYTES),
         "hbm_read": reads + extra,

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from phaze_opt.estimator.gemm_tilings import TABLE_SHAPE, Row, lay_out_tilings
 from phaze_opt.estimator.gemm_traffic import repeated_bytes
-from phaze_opt.estimator.tensor_core import Column, tensor_core_pool
+from phaze_opt.estimator.tensor_core import GemmColumn, tensor_core_pool
 from phaze_opt.hardware.accelerator import Accelerator
 from phaze_opt.units import MIB
 from phaze_opt.workload.graph import Gemm
@@ -20,9 +20,11 @@ def test_never_below_a_roofline(gemm: Gemm, accelerator: Accelerator) -> None:
     """No product beats the PE arrays, the global buffer or the HBM."""
     row = estimate_rows([gemm], accelerator)[0]
     peak = accelerator.num_tc * accelerator.pe_x * accelerator.pe_y
-    assert row[Column.ARRAY_CYCLES] >= gemm.flops / 2 / peak
-    assert row[Column.GLB_READ_BYTES] + row[Column.GLB_WRITE_BYTES] >= compulsory_bytes(gemm)
-    assert row[Column.HBM_EXTRA_BYTES] >= 0.0
+    assert row[GemmColumn.ARRAY_CYCLES] >= gemm.flops / 2 / peak
+    assert row[GemmColumn.GLB_READ_BYTES] + row[GemmColumn.GLB_WRITE_BYTES] >= compulsory_bytes(
+        gemm
+    )
+    assert row[GemmColumn.HBM_EXTRA_BYTES] >= 0.0
 
 
 @given(
@@ -98,9 +100,9 @@ def test_a_hand_calculated_tile() -> None:
         glb_bytes_per_cycle=1e9,
     )  # fmt: skip
     row = estimate_rows([Gemm(128, 128, 128)], accelerator, all_cores=False)[0]
-    assert row[Column.ARRAY_CYCLES] == 128 + 256
-    assert row[Column.GLB_READ_BYTES] == 2 * 128 * 128 * 2
-    assert row[Column.GLB_WRITE_BYTES] == 128 * 128 * 2
+    assert row[GemmColumn.ARRAY_CYCLES] == 128 + 256
+    assert row[GemmColumn.GLB_READ_BYTES] == 2 * 128 * 128 * 2
+    assert row[GemmColumn.GLB_WRITE_BYTES] == 128 * 128 * 2
 
 
 def test_blocking_reads_again_only_what_the_buffer_cannot_hold() -> None:
@@ -119,7 +121,7 @@ def test_a_share_of_the_chip_is_never_faster_than_all_of_it(
     assume(accelerator.num_tc > 1)
     one = estimate_rows([gemm], accelerator, all_cores=False)[0]
     every = estimate_rows([gemm], accelerator)[0]
-    assert one[Column.HBM_EXTRA_BYTES] >= every[Column.HBM_EXTRA_BYTES]
+    assert one[GemmColumn.HBM_EXTRA_BYTES] >= every[GemmColumn.HBM_EXTRA_BYTES]
 
 
 @given(gemms, accelerators)
@@ -147,5 +149,5 @@ def test_of_equally_fast_tilings_the_one_that_moves_least_is_taken(
     cycles = np.maximum(waves * laid_out[Row.WAVE_CYCLES], laid_out[Row.GLB_CYCLES])
     moved = laid_out[Row.READ_BYTES] + laid_out[Row.WRITTEN_BYTES]
     row = estimate_rows([dataclasses.replace(gemm, batch=1)], accelerator)[0]
-    taken = row[Column.GLB_READ_BYTES] + row[Column.GLB_WRITE_BYTES]
+    taken = row[GemmColumn.GLB_READ_BYTES] + row[GemmColumn.GLB_WRITE_BYTES]
     assert taken == moved[cycles == cycles.min()].min()

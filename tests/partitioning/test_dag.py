@@ -42,7 +42,6 @@ def graphs(draw: st.DrawFn, most: int = 6) -> DnnProblem:
             backward=False,
             colocation=draw(st.sampled_from([None, None, None, 0, 1])),
             size_bytes=draw(number),
-            output_cost=draw(number),
         )
         for index in range(count)
     )
@@ -52,6 +51,7 @@ def graphs(draw: st.DrawFn, most: int = 6) -> DnnProblem:
         cpus=draw(st.integers(0, 2)),
         nodes=nodes,
         edges=tuple(pairs),
+        output_costs=tuple(draw(number) for _ in nodes),
     )
 
 
@@ -105,7 +105,7 @@ def _load(problem: DnnProblem, group: set[int], kind: str) -> float:
         return sum(problem.nodes[index].cpu_latency for index in group)
     crossing = {s for s, d in problem.edges if (s in group) != (d in group)}
     work = sum(problem.nodes[index].accelerator_latency for index in group)
-    return work + sum(problem.nodes[index].output_cost for index in crossing)
+    return work + sum(problem.output_costs[index] for index in crossing)
 
 
 @settings(max_examples=40, deadline=None)
@@ -169,7 +169,7 @@ def test_too_many_downsets_fall_back_to_one_order() -> None:
 )
 def test_misfits_are_explained(memory: float, accelerators: int, message: str) -> None:
     """The error says what does not fit, and how many bytes are missing."""
-    node = DnnNode(0, 1.0, 1.0, True, False, None, 5.0, 1.0)
-    problem = DnnProblem(memory, accelerators, 0, (node, node), ((0, 1),))
+    node = DnnNode(id=0, cpu_latency=1.0, accelerator_latency=1.0, supported=True, size_bytes=5.0)
+    problem = DnnProblem(memory, accelerators, 0, (node, node), ((0, 1),), (1.0, 1.0))
     with pytest.raises(InfeasibleError, match=message):
         split_contiguous(build_unit_graph(problem))

@@ -67,33 +67,45 @@ def test_valid_files_are_read() -> None:
     assert [node.id for node in problem.nodes[2]] == [0, 1, 2]
     split = read_dnn_partitioning(encode(dnn_partitioning()), "file")
     assert split.edges == ((0, 1), (1, 2))
-    assert [node.output_cost for node in split.nodes] == [0.5, 0.5, 0.0]
+    assert split.output_costs == (0.5, 0.5, 0.0)
 
 
 @pytest.mark.parametrize(
     ("path", "value", "message"),
     [
-        (("nodes", "1", 1, "parameterSize"), None, r"nodes\['1'\]\[1\] lacks .*parameterSize"),
-        (("bandwidth",), None, "file lacks the key 'bandwidth'"),
+        (
+            ("nodes", "1", 1, "parameterSize"),
+            None,
+            r"nodes\['1'\] is .*missing .*`parameterSize` - at `\$\[1\]`",
+        ),
+        (("bandwidth",), None, "file is not valid: .*missing required field `bandwidth`"),
         (("nodes", "1", 1, "id"), 0, r"nodes\['1'\]\[1\]: the id 0 is there twice"),
         (("nodes", "2", 1, "id"), 7, r"nodes\['2'\] has other ids than the width 1: 1"),
         (("edges", "1", 1, "destId"), 9, r"edges\['1'\]\[1\]: destId is 9"),
         (("edges", "1", 1, "destId"), 0, "form a cycle: "),
         (("edges", "1", 0, "destId"), 0, "leads from node 0 to itself"),
-        (("nodes", "2", 0, "optimalLatencyFw"), -1.0, r"nodes\['2'\]\[0\]: .* not be negative"),
-        (("edges", "2", 0, "communicationCost"), -1, r"edges\['2'\]\[0\]: .* not be negative"),
-        (("bandwidth",), 0, "bandwidth is 0, but it must be positive"),
-        (("maxDevices",), 0, "maxDevices is 0, but it must be at least 1"),
-        (("maxDevices",), 2**63, "but it may be at most 10,000,000"),
-        (("maxDevices",), 10**400, "but it must be an integer"),
-        (("maxMemoryPerDevice",), 10**400, "but it must not be negative"),
-        (("maxDevices",), 1.5, "maxDevices is 1.5, but it must be an integer"),
-        (("mbsInBatch",), "many", "mbsInBatch is 'many', but it must be an integer"),
-        (("optimizerAlgorithm",), "LAMB", "must be SGD or Adam"),
-        (("activationRecomputation",), "yes", "must be true or false"),
-        (("nodes", "1"), [], r"nodes\['1'\] is empty"),
+        (
+            ("nodes", "2", 0, "optimalLatencyFw"),
+            -1.0,
+            r"nodes\['2'\].* >= 0.0, got -1.* at `\$\[0\]\.optimalLatencyFw`",
+        ),
+        (
+            ("edges", "2", 0, "communicationCost"),
+            -1,
+            r"edges\['2'\].* >= 0.0, got -1 - at `\$\[0\]\.comm",
+        ),
+        (("bandwidth",), 0, r"`float` > 0.0, got 0 - at `\$\.bandwidth`"),
+        (("maxDevices",), 0, r"`int` >= 1, got 0 - at `\$\.maxDevices`"),
+        (("maxDevices",), 2**63, "`int` <= 10000000, got 9223372036854775808 - at"),
+        (("maxDevices",), 10**400, "`int` <= 10000000, got 1000"),
+        (("maxMemoryPerDevice",), 10**400, r"out of range, got 1000.* at `\$\.maxM"),
+        (("maxDevices",), 1.5, "Expected `int`, got 1.5 - at"),
+        (("mbsInBatch",), "many", "Expected `int`, got 'many' - at"),
+        (("optimizerAlgorithm",), "LAMB", r"SGD\|Adam.*, got 'LAMB' - at"),
+        (("activationRecomputation",), "yes", r"Expected `bool \| int`, got 'yes' - at"),
+        (("nodes", "1"), [], r"nodes\['1'\] is not valid: .*of length >= 1, got \[\]"),
         (("nodes",), {}, "nodes is empty"),
-        (("nodes", "1"), 3, "must be a list, but is 3"),
+        (("nodes", "1"), 3, r"nodes\['1'\] is not valid: Expected `array`, got 3"),
         (("nodes", "zero"), [], "the width 'zero'"),
         (("edges", "1"), None, "edges lacks the width '1'"),
         (("edges", "4"), [], "edges has the width '4', which nodes lacks"),
@@ -110,14 +122,14 @@ def test_malformed_phaze_files_are_refused(
 @pytest.mark.parametrize(
     ("path", "value", "message"),
     [
-        (("nodes", 1, "fpgaLatency"), None, r"nodes\[1\] lacks the key 'fpgaLatency'"),
+        (("nodes", 1, "fpgaLatency"), None, r"missing .* `fpgaLatency` - at `\$\.nodes\[1\]`"),
         (("nodes", 1, "id"), 0, r"nodes\[1\]: the id 0 is there twice"),
         (("edges", 1, "destId"), 9, r"edges\[1\]: destId is 9, but there is no such node"),
         (("edges", 1, "destId"), 0, "form a cycle: "),
-        (("nodes", 1, "size"), -1, r"nodes\[1\]: size is -1, but it must not be negative"),
-        (("maxFPGAs",), -1, "maxFPGAs is -1, but it must be at least 0"),
-        (("nodes",), [], "nodes is empty"),
-        (("edges", 0), 5, r"edges\[0\] must be an object, but is 5"),
+        (("nodes", 1, "size"), -1, r"`float` >= 0.0, got -1 - at `\$\.nodes\[1\]\.size`"),
+        (("maxFPGAs",), -1, r"`int` >= 0, got -1 - at `\$\.maxFPGAs`"),
+        (("nodes",), [], r"of length >= 1, got \[\] - at `\$\.nodes`"),
+        (("edges", 0), 5, r"Expected `object`, got 5 - at `\$\.edges\[0\]`"),
     ],
 )
 def test_malformed_dnn_partitioning_files_are_refused(

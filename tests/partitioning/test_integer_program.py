@@ -4,13 +4,14 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 
 from phaze_opt.errors import InfeasibleError, InputError
 from phaze_opt.partitioning.dag import share_bound, split_contiguous
 from phaze_opt.partitioning.dnn_format import DnnProblem, read_dnn_partitioning
-from phaze_opt.partitioning.integer_program import _Model, least_latency, split_any
+from phaze_opt.partitioning.integer_program import _SplitModel, least_latency, split_any
 from phaze_opt.partitioning.latency import CPU, greedy, latency_of, longest_path
 from phaze_opt.partitioning.unit_graph import build_unit_graph
 from tests.partitioning.test_dag import brute_force, graphs
@@ -45,7 +46,7 @@ def test_a_bound_alone_proves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the solver calls an assignment optimal that is not, the second search says so."""
     name = "throughput-layers-gnmt_training.json"
     problem = read_dnn_partitioning((DATA / name).read_bytes(), name)
-    run = _Model._run
+    run = _SplitModel._run
 
     def lying(model: Any, deterministic_s: float, **parameters: Any) -> tuple[Any, Any]:
         status, solver = run(model, deterministic_s, **parameters)
@@ -53,7 +54,7 @@ def test_a_bound_alone_proves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
         lie = SimpleNamespace(value=solver.value, objective_value=value, best_objective_bound=value)
         return status, lie
 
-    monkeypatch.setattr(_Model, "_run", lying)
+    monkeypatch.setattr(_SplitModel, "_run", lying)
     split = split_any(problem, deterministic_s=0.5)
     assert split.status == "feasible"
     assert split.bound == pytest.approx(share_bound(build_unit_graph(problem, contiguous=False)))
@@ -89,18 +90,17 @@ def two_units(*sizes_bytes: float) -> DnnProblem:
     name = "latency-layers-bert24_inference.json"
     problem = read_dnn_partitioning((DATA / name).read_bytes(), name)
     nodes = tuple(
-        replace(
+        msgspec.structs.replace(
             problem.nodes[0],
             id=i,
             colocation=i,
             accelerator_latency=2.0,
             cpu_latency=9.0,
             size_bytes=size_bytes,
-            output_cost=0.5,
         )
         for i, size_bytes in enumerate(sizes_bytes, start=1)
     )
-    return replace(problem, nodes=nodes, edges=((0, 1),))
+    return replace(problem, nodes=nodes, edges=((0, 1),), output_costs=(0.5,) * len(nodes))
 
 
 def test_latency_by_hand() -> None:

@@ -4,6 +4,7 @@ import math
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -161,7 +162,9 @@ def test_time_units_do_not_matter(problem: PhazeProblem, scale: float) -> None:
         bandwidth_bytes_per_s=problem.bandwidth_bytes_per_s / scale,
         nodes={
             width: tuple(
-                replace(n, forward_s=n.forward_s * scale, backward_s=n.backward_s * scale)
+                msgspec.structs.replace(
+                    n, forward_s=n.forward_s * scale, backward_s=n.backward_s * scale
+                )
                 for n in nodes
             )
             for width, nodes in problem.nodes.items()

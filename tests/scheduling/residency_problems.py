@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
-from phaze_opt.scheduling.residency import Residency, Tensor, TensorGraph
+from phaze_opt.scheduling.residency import PassTensor, Residency, TensorGraph
 from phaze_opt.scheduling.schedule_problem import ScheduleOperator, ScheduleProblem
 
 
@@ -34,7 +34,7 @@ def random_residency(rng: random.Random, operators: int = 7, tensors: int = 8) -
         if producer is not None:
             edges |= {(producer, reader) for reader in readers}
         size = rng.choice([1, 2, 3, 5, 8, 13, rng.randint(0, 20)])
-        drawn.append(Tensor(size, producer, tuple(readers), rng.random() < 0.2))
+        drawn.append(PassTensor(size, producer, tuple(readers), rng.random() < 0.2))
     graph = TensorGraph(count, tuple(sorted(edges)), tuple(drawn))
     levels = rng.randint(1, 3)
     saved = np.zeros((len(graph.accesses), levels))
@@ -81,12 +81,12 @@ def layer_residency(
         rng.choice(tracks).append(index)
     mib = 2**20
     made = [
-        Tensor(rng.choice([1, 2, 4, 4, 8, 16]) * mib, source, tuple(own), rng.random() < 0.2)
+        PassTensor(rng.choice([1, 2, 4, 4, 8, 16]) * mib, source, tuple(own), rng.random() < 0.2)
         for source, own in readers.items()
     ]
     for _ in range(operators // 6):
         own = tuple(sorted(rng.sample(range(operators), 2)))
-        made.append(Tensor(rng.choice([2, 4, 8]) * mib, None, own))
+        made.append(PassTensor(rng.choice([2, 4, 8]) * mib, None, own))
     graph = TensorGraph(operators, tuple(sorted(edges)), tuple(made[:tensors]))
     levels = 3
     saved = np.zeros((len(graph.accesses), levels))

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from phaze_opt.errors import InputError
-from phaze_opt.scheduling.residency import Tensor
+from phaze_opt.scheduling.residency import PassTensor
 from phaze_opt.scheduling.schedule_problem import CachedReads, ScheduleOperator, ScheduleProblem
 from phaze_opt.scheduling.solve_schedule import solve_schedule
 
@@ -27,7 +27,7 @@ def cached_problems(draw: st.DrawFn) -> ScheduleProblem:
         ScheduleOperator(str(i), "TC", latency_s, latency_s)
         for i, latency_s in enumerate(latencies)
     )
-    tensors = tuple(Tensor(8 + number, None, tuple(range(count))) for number in range(4))
+    tensors = tuple(PassTensor(8 + number, None, tuple(range(count))) for number in range(4))
     shorter = tuple(one * share for one, share in zip(latencies, shares, strict=True))
     return ScheduleProblem(
         name="program",

@@ -61,7 +61,7 @@ def liars(monkeypatch: pytest.MonkeyPatch) -> None:
     """Both models that improve a plan claim that the list schedule is optimal."""
     monkeypatch.setattr(Overlaps, "solve", lambda self, effort: (None, self.horizon))
     monkeypatch.setattr(
-        cp_sat_modes._Model, "solve", lambda self, effort: (self.known, self.known.makespan)
+        cp_sat_modes._ModesModel, "solve", lambda self, effort: (self.known, self.known.makespan)
     )
 
 

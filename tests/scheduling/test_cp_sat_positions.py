@@ -3,7 +3,7 @@ import random
 import pytest
 
 from phaze_opt.scheduling import cp_sat_positions, cp_sat_residency, solve_jointly
-from phaze_opt.scheduling.cp_sat import Solved
+from phaze_opt.scheduling.cp_sat import SolverAnswer
 from phaze_opt.scheduling.cp_sat_positions import check_proof
 from phaze_opt.scheduling.residency import (
     EvaluatedPlan,
@@ -84,7 +84,7 @@ def test_a_proof_that_no_second_model_confirms_is_none(monkeypatch: pytest.Monke
     proven = solve_schedule(problem, method="auto")
     assert proven.status == "optimal"
     fast = solve_schedule(problem)
-    monkeypatch.setattr(cp_sat_positions, "decide", lambda model, effort: Solved(None, 0))
+    monkeypatch.setattr(cp_sat_positions, "decide", lambda model, effort: SolverAnswer(None, 0))
     schedule = solve_schedule(problem, method="auto")
     assert schedule.status == "feasible"
     assert schedule.makespan_s == proven.makespan_s

@@ -91,6 +91,8 @@ def test_result_has_the_promised_keys(tmp_path: Path) -> None:
         (changed(edges=[["a", "z"]]), "no operator 'z'"),
         (changed(edges=[["a", "b"], ["b", "a"]]), "cycle"),
         (changed(colour="red"), "colour"),
+        (changed(tensors=[{"form": "a", "to": [], "bytes": 1}]), "'form'. Did you mean 'from'"),
+        (changed(tensors=[{"from": "a", "to": "b", "bytes": 1}]), r"got 'b' - at .*\.to`"),
         (with_operator(core="DSP"), "'a'.*'DSP'"),
         (with_operator(latency_s=float("nan")), "'a' is nan"),
         (with_operator(latency_s=-1), "'a' is -1"),

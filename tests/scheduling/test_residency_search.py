@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from phaze_opt.scheduling.residency import (
+    PassTensor,
     Residency,
     ResidencyPlan,
-    Tensor,
     TensorGraph,
     evaluate_plan,
 )
@@ -129,7 +129,7 @@ def test_near_the_optimum() -> None:
 
 def test_what_costs_no_time_still_saves_bytes() -> None:
     """Of plans of equal length, the one with fewer HBM bytes is chosen."""
-    graph = TensorGraph(2, ((0, 1),), (Tensor(4, 0, (1,)),))
+    graph = TensorGraph(2, ((0, 1),), (PassTensor(4, 0, (1,)),))
     residency = Residency(
         graph,
         glb_bytes=4,
@@ -148,7 +148,7 @@ def test_what_costs_no_time_still_saves_bytes() -> None:
 
 def test_the_first_reader_of_an_input_pays() -> None:
     """A resident input is read once, by the operator that runs first."""
-    graph = TensorGraph(3, (), (Tensor(4, None, (0, 1, 2)),))
+    graph = TensorGraph(3, (), (PassTensor(4, None, (0, 1, 2)),))
     residency = Residency(
         graph,
         glb_bytes=10,
@@ -168,7 +168,9 @@ def test_the_first_reader_of_an_input_pays() -> None:
 
 def test_plans_are_evaluated_as_written() -> None:
     """A producer does not write what stays, unless it outlives the pass; re-reads go too."""
-    graph = TensorGraph(2, ((0, 1),), (Tensor(4, 0, (1,)), Tensor(2, 0, (1,), outlives=True)))
+    graph = TensorGraph(
+        2, ((0, 1),), (PassTensor(4, 0, (1,)), PassTensor(2, 0, (1,), outlives=True))
+    )
     residency = Residency(
         graph,
         glb_bytes=10,

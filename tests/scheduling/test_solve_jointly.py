@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from phaze_opt.choices import SolveMethod
 from phaze_opt.codec import from_json, to_json
 from phaze_opt.errors import InputError
-from phaze_opt.scheduling.residency import Residency, Tensor
+from phaze_opt.scheduling.residency import PassTensor, Residency
 from phaze_opt.scheduling.schedule_problem import Schedule, ScheduleProblem
 from phaze_opt.scheduling.solve_schedule import solve_schedule
 from tests.scheduling.exhaustive_residency import shortest_joint_s
@@ -138,7 +138,7 @@ JOINT = GOOD.residency
 TENSORS = JOINT.graph.tensors
 
 
-def with_tensor(tensor: Tensor) -> Residency:
+def with_tensor(tensor: PassTensor) -> Residency:
     """Give the good joint problem with another first tensor."""
     return replace(JOINT, graph=replace(JOINT.graph, tensors=(tensor, *TENSORS[1:])))
 
@@ -156,7 +156,7 @@ def with_tensor(tensor: Tensor) -> Residency:
         (with_tensor(replace(TENSORS[0], bytes=-1)), "has -1 bytes"),
         (with_tensor(replace(TENSORS[0], readers=(9,))), "operator number 9"),
         (with_tensor(replace(TENSORS[0], readers=(1, 1))), "each once"),
-        (with_tensor(Tensor(1, None, ())), "no operator"),
+        (with_tensor(PassTensor(1, None, ())), "no operator"),
     ],
 )
 def test_invalid_joint_problems_are_refused(wrong: Residency, words: str) -> None:

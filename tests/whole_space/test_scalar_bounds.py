@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from phaze_opt.bounds.bounding import bounds_of
 from phaze_opt.bounds.study_bounds import BoundedChips, StudyBounds
-from phaze_opt.estimator.tensor_core import Column, gemm_table
+from phaze_opt.estimator.tensor_core import GemmColumn, gemm_table
 from phaze_opt.hardware.accelerator import Accelerator
 from phaze_opt.network.presets import load_cluster
 from phaze_opt.spec.designs import Design
@@ -132,7 +132,7 @@ def test_products_take_at_least_what_they_must(
     )
     numbers = np.array([[gemm.m, gemm.n, gemm.k, gemm.batch, 0, 0]])
     row = gemm_table(numbers, [chip], [cores])[0, 0]
-    glb_bytes = row[Column.GLB_READ_BYTES] + row[Column.GLB_WRITE_BYTES]
+    glb_bytes = row[GemmColumn.GLB_READ_BYTES] + row[GemmColumn.GLB_WRITE_BYTES]
     work = product_work(
         gemm,
         TensorCores(
@@ -147,11 +147,11 @@ def test_products_take_at_least_what_they_must(
         0.0,
     )
     once = 2.0 * gemm.batch * (gemm.m * gemm.k + gemm.k * gemm.n + gemm.m * gemm.n)
-    hbm_bytes = once + row[Column.HBM_EXTRA_BYTES]
+    hbm_bytes = once + row[GemmColumn.HBM_EXTRA_BYTES]
     assert blocked_bytes(gemm, float(chip.glb_bytes)) == pytest.approx(hbm_bytes, rel=1e-12)
-    assert work.array_cycles <= row[Column.ARRAY_CYCLES] * (1 + 1e-12)
+    assert work.array_cycles <= row[GemmColumn.ARRAY_CYCLES] * (1 + 1e-12)
     assert work.glb_bytes <= glb_bytes * (1 + 1e-12)
-    busy = max(row[Column.ARRAY_CYCLES], glb_bytes / glb_rate)
+    busy = max(row[GemmColumn.ARRAY_CYCLES], glb_bytes / glb_rate)
     assert work.busy_cycles <= busy * (1 + 1e-12)
     if cores == 1 and l2_rate is None:
         hbm = hbm_bytes * chip.array_clock_hz / chip.sustained_hbm_bytes_per_s

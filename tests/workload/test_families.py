@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from phaze_opt.workload.capture.layer import capture_layer
-from phaze_opt.workload.capture.tensor_parallel import Group
+from phaze_opt.workload.capture.tensor_parallel import TensorGroup
 from phaze_opt.workload.capture.transformer import _parts, capture_transformer, count_parameters
 from phaze_opt.workload.config import TransformerConfig
 from phaze_opt.workload.graph import AttentionScores, Layer, WorkloadVariant
@@ -69,7 +69,7 @@ def _shards(config: TransformerConfig, width: int, *, split: bool = False) -> di
     """Capture the blocks only."""
     return {
         name: capture_layer(name, part.module, part.inputs)
-        for name, part in _parts(config, Group(width, split), 2).items()
+        for name, part in _parts(config, TensorGroup(width, split), 2).items()
         if "block" in name
     }
 

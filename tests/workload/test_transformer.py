@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from phaze_opt.workload.capture.blocks import Block
 from phaze_opt.workload.capture.layer import capture_layer
-from phaze_opt.workload.capture.tensor_parallel import DTYPE, Group
+from phaze_opt.workload.capture.tensor_parallel import DTYPE, TensorGroup
 from phaze_opt.workload.capture.transformer import capture_transformer, count_parameters
 from phaze_opt.workload.config import LLAMA, TransformerConfig
 from phaze_opt.workload.graph import Layer, OperatorGraph, WorkloadVariant
@@ -73,7 +73,7 @@ def _products(config: TransformerConfig, tokens: int) -> dict[str, int]:
 def test_block_parameters_are_the_published_ones(row: dict[str, str]) -> None:
     """A block has exactly the parameters of the closed form at every width."""
     config = model_config(row["model"])
-    block = Block(config, Group(int(row["tensor_parallel"])))
+    block = Block(config, TensorGroup(int(row["tensor_parallel"])))
     assert config.sequence == int(row["sequence"])
     assert sum(p.numel() for p in block.parameters()) == int(row["block_parameters"])
 
@@ -213,7 +213,7 @@ def test_gpt_block_flops() -> None:
 @functools.cache
 def _block(width: int, *, split_sequence: bool = False, config: TransformerConfig) -> Layer:
     """Capture a block alone."""
-    group = Group(width, split_sequence)
+    group = TensorGroup(width, split_sequence)
     rows = config.sequence // (width if group.splits_sequence else 1)
     stream = torch.empty((rows, 2, config.hidden), dtype=DTYPE, device="meta", requires_grad=True)
     return capture_layer("block", Block(config, group), (stream,))

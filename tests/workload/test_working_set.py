@@ -7,22 +7,22 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from phaze_opt.workload.capture.tensors import Base
+from phaze_opt.workload.capture.tensors import ResultMemory
 from phaze_opt.workload.capture.working_set import Kind, Step, fuse_steps, peak_bytes
 
 
-def _tensor(name: str, size: int) -> Base:
-    return Base(name, 0, size, "uint8")
+def _tensor(name: str, size: int) -> ResultMemory:
+    return ResultMemory(name, 0, size, "uint8")
 
 
-def _chain(kinds: Sequence[Kind], sizes: Sequence[int]) -> tuple[list[Base], list[Step]]:
+def _chain(kinds: Sequence[Kind], sizes: Sequence[int]) -> tuple[list[ResultMemory], list[Step]]:
     """Return tensors in a row and the steps between them."""
     tensors = [_tensor(f"t{index}", size) for index, size in enumerate(sizes)]
     pairs = zip(kinds, tensors, tensors[1:], strict=False)
     return tensors, [Step(kind, frozenset({a}), (b,)) for kind, a, b in pairs]
 
 
-def _peak(tensors: list[Base], steps: list[Step]) -> int:
+def _peak(tensors: list[ResultMemory], steps: list[Step]) -> int:
     return peak_bytes(steps, arriving=tensors[:1], leaving=tensors[-1:], uncounted=())
 
 

@@ -235,14 +235,14 @@ def test_file_cannot_be_written(tmp_path: Path) -> None:
     ("path", "value", "words"),
     [
         (["schema_version"], 99, "has schema version 99"),  # from the future
-        (["variants"], [], "no variants"),  # nothing in it
+        (["variants"], [], "length >= 1, got []"),  # nothing in it
         (["sequence"], "8", "not valid"),  # a wrong type
         (["variants", 0, "nodes", 0, 1], 7, "layer that is not there"),
         (["variants", 0, "nodes", 0, 0], "head", "same name"),
         (["variants", 0, "edges", 0, 0], 3, "order of the nodes"),  # backwards
-        (["variants", 0, "layers", 1, "parameters"], -1, "negative size"),
+        (["variants", 0, "layers", 1, "parameters"], -1, ">= 0, got -1"),
         (["variants", 0, "layers", 1, "forward", "operators", 0, "id"], "bmm", "same id"),
-        (["variants", 0, "layers", 1, "forward", "tensors", 0, "elements"], -1, "negative size"),
+        (["variants", 0, "layers", 1, "forward", "tensors", 0, "elements"], -1, ">= 0, got -1"),
         (["variants", 0, "layers", 1, "forward", "tensors", 0, "dtype"], "fp7", "Unknown dtype"),
         (["variants", 0, "layers", 1, "forward", "tensors", -1, "writers", 0, 0], 99, "not exist"),
         (["variants", 0, "layers", 1, "forward", "tensors", 4, "writers", 0, 0], 9, "before it is"),
@@ -251,7 +251,11 @@ def test_file_cannot_be_written(tmp_path: Path) -> None:
             "magic",
             "unknown kind 'magic'",
         ),
-        (["variants", 0, "layers", 1, "forward", "operators", 1, "gemms", 0, "m"], 0, "below 1"),
+        (
+            ["variants", 0, "layers", 1, "forward", "operators", 1, "gemms", 0, "m"],
+            0,
+            ">= 1, got 0",
+        ),
         (["variants", 0, "surprise"], 1, "surprise"),  # an unknown key
     ],
 )

@@ -64,7 +64,7 @@ class UnknownProductError(InputError):
 
 
 @dataclass(frozen=True)
-class Work:
+class NodeWork:
     """The work of a node, or of one piece of it that is scheduled by itself.
 
     Attributes
@@ -131,15 +131,15 @@ def dtype_of(tensor: Tensor) -> Dtype:
     InputError
         If it is none that is known.
     """
-    found = _DTYPES.get(tensor.dtype)
-    if found is None:
+    dtype = _DTYPES.get(tensor.dtype)
+    if dtype is None:
         raise InputError(
             f"A tensor has elements of {tensor.dtype}; known are {', '.join(map(str, _DTYPES))}."
         )
-    return found
+    return dtype
 
 
-def work_of(node: fx.Node) -> tuple[Work, ...]:
+def work_of(node: fx.Node) -> tuple[NodeWork, ...]:
     """Return the pieces of work of one node that is not a view.
 
     Raises
@@ -161,7 +161,7 @@ def work_of(node: fx.Node) -> tuple[Work, ...]:
         kind = BY_ROW[name]
         tensors += [value_of(operand) for operand in node.all_input_nodes]
     largest = max(tensors, key=lambda tensor: tensor.numel())
-    return (Work(vector=(_rows(kind, largest),), operands=operands),)
+    return (NodeWork(vector=(_rows(kind, largest),), operands=operands),)
 
 
 def is_unknown_product(qualified: str) -> bool:
@@ -181,17 +181,17 @@ def _rows(kind: str, tensor: Tensor) -> VectorWork:
     return VectorWork(kind, tensor.numel() // max(1, columns), columns)
 
 
-def _reduce(node: fx.Node) -> tuple[Work, ...]:
+def _reduce(node: fx.Node) -> tuple[NodeWork, ...]:
     """Return a reduction: one row per result, whose columns are the elements reduced into it."""
     source, result = value_of(node.args[0]), results_of(node)[0]
     rows = max(1, result.numel()) if result is not None else 1
-    return (Work(vector=(VectorWork("reduce", rows, max(1, source.numel() // rows)),)),)
+    return (NodeWork(vector=(VectorWork("reduce", rows, max(1, source.numel() // rows)),)),)
 
 
-def _concatenation(node: fx.Node) -> tuple[Work, ...]:
+def _concatenation(node: fx.Node) -> tuple[NodeWork, ...]:
     """Return a copy per operand, so that each can be fused into the operator that makes it."""
     return tuple(
-        Work(
+        NodeWork(
             vector=(_rows("copy", value_of(operand)),),
             operands=(operand,),
             part_elements=value_of(operand).numel(),
@@ -201,32 +201,32 @@ def _concatenation(node: fx.Node) -> tuple[Work, ...]:
     )
 
 
-def _matrix_product(first: int) -> Callable[[fx.Node], tuple[Work, ...]]:
+def _matrix_product(first: int) -> Callable[[fx.Node], tuple[NodeWork, ...]]:
     """Return the handler of a product whose left operand is argument ``first``.
 
     A vector is a matrix with one row on the left, or one column on the right.
     """
 
-    def handle(node: fx.Node) -> tuple[Work, ...]:
+    def handle(node: fx.Node) -> tuple[NodeWork, ...]:
         left, right = value_of(node.args[first]), value_of(node.args[first + 1])
         batch = left.shape[0] if left.dim() == 3 else 1
         rows = left.shape[-2] if left.dim() > 1 else 1
         columns = right.shape[-1] if right.dim() > 1 else 1
         gemm = Gemm(m=rows, n=columns, k=left.shape[-1], batch=batch)
         factors = cast(tuple[fx.Node, ...], tuple(node.args[first : first + 2]))
-        return (Work(gemms=(gemm,), factors=factors),)
+        return (NodeWork(gemms=(gemm,), factors=factors),)
 
     return handle
 
 
-def _convolution(node: fx.Node) -> tuple[Work, ...]:
+def _convolution(node: fx.Node) -> tuple[NodeWork, ...]:
     """Return a convolution as the implicit product of unfolded input and filter."""
     transposed, groups = cast(bool, node.args[-3]), cast(int, node.args[-1])
     source, filters = value_of(node.args[0]), value_of(node.args[1])
     gemm = _convolution_gemm(source if transposed else value_of(node), filters, groups)
     if transposed:
         gemm = Gemm(m=gemm.m, n=gemm.k, k=gemm.n, batch=gemm.batch)
-    return (Work(gemms=(gemm,)),)
+    return (NodeWork(gemms=(gemm,)),)
 
 
 def _convolution_gemm(positions: Tensor, filters: Tensor, groups: int) -> Gemm:
@@ -239,7 +239,7 @@ def _convolution_gemm(positions: Tensor, filters: Tensor, groups: int) -> Gemm:
     return Gemm(m=rows, n=filters.shape[0] // groups, k=window, batch=groups)
 
 
-def _convolution_backward(node: fx.Node) -> tuple[Work, ...]:
+def _convolution_backward(node: fx.Node) -> tuple[NodeWork, ...]:
     """Split the backward of a convolution into data, weight and bias gradients."""
     gradient, source, filters = (cast(fx.Node, argument) for argument in node.args[:3])
     transposed, groups, wanted = node.args[-4], cast(int, node.args[-2]), node.args[-1]
@@ -251,12 +251,12 @@ def _convolution_backward(node: fx.Node) -> tuple[Work, ...]:
     bias = VectorWork("reduce", channels, value_of(gradient).numel() // channels)
     data = product if transposed else turned
     pieces = (
-        Work((data,), operands=(gradient, filters), results=(0,), suffix="_data"),
-        Work((weight,), operands=(gradient, source), results=(1,), suffix="_weight"),
-        Work(vector=(bias,), operands=(gradient,), results=(2,), suffix="_bias"),
+        NodeWork((data,), operands=(gradient, filters), results=(0,), suffix="_data"),
+        NodeWork((weight,), operands=(gradient, source), results=(1,), suffix="_weight"),
+        NodeWork(vector=(bias,), operands=(gradient,), results=(2,), suffix="_bias"),
     )
     used = cast(list[bool], wanted)
-    return tuple(piece for piece, one in zip(pieces, used, strict=True) if one)
+    return tuple(piece for piece, is_used in zip(pieces, used, strict=True) if is_used)
 
 
 def _attention_shape(query: Tensor, key: Tensor, causal: bool, window: int) -> AttentionShape:
@@ -266,37 +266,37 @@ def _attention_shape(query: Tensor, key: Tensor, causal: bool, window: int) -> A
     return AttentionShape(batch, queries, keys, heads, kv_heads, head_dim, causal, window)
 
 
-def _flash_attention(node: fx.Node) -> tuple[Work, ...]:
+def _flash_attention(node: fx.Node) -> tuple[NodeWork, ...]:
     """Return the forward of a fused attention core."""
     query, key, _, _, dropout, causal, window, softcap = node.args
     shape = _attention_shape(value_of(query), value_of(key), bool(causal), cast(int, window))
     gemms, vector = forward_work(shape, dropout=bool(dropout), softcap=bool(softcap))
-    return (Work(gemms=gemms, vector=vector, attention=shape.scores),)
+    return (NodeWork(gemms=gemms, vector=vector, attention=shape.scores),)
 
 
-def _flash_attention_backward(node: fx.Node) -> tuple[Work, ...]:
+def _flash_attention_backward(node: fx.Node) -> tuple[NodeWork, ...]:
     """Return the backward of a fused attention core."""
     _, query, key, *_, dropout, causal, window, softcap = node.args
     shape = _attention_shape(value_of(query), value_of(key), bool(causal), cast(int, window))
     gemms, vector = backward_work(shape, dropout=bool(dropout), softcap=bool(softcap))
-    return (Work(gemms=gemms, vector=vector, attention=shape.scores),)
+    return (NodeWork(gemms=gemms, vector=vector, attention=shape.scores),)
 
 
-def _collective(kind: CollectiveKind, whole: str) -> Callable[[fx.Node], tuple[Work, ...]]:
+def _collective(kind: CollectiveKind, whole: str) -> Callable[[fx.Node], tuple[NodeWork, ...]]:
     """Return the handler of a collective whose whole tensor is its operand or its result."""
 
-    def handle(node: fx.Node) -> tuple[Work, ...]:
+    def handle(node: fx.Node) -> tuple[NodeWork, ...]:
         tensor = value_of(node.args[0]) if whole == "operand" else value_of(node)
-        return (Work(collective=Collective(kind, size_bytes(tensor))),)
+        return (NodeWork(collective=Collective(kind, size_bytes(tensor))),)
 
     return handle
 
 
-def _of_operand(kind: str, index: int) -> Callable[[fx.Node], tuple[Work, ...]]:
+def _of_operand(kind: str, index: int) -> Callable[[fx.Node], tuple[NodeWork, ...]]:
     """Return the handler of vector work with the shape of one operand."""
 
-    def handle(node: fx.Node) -> tuple[Work, ...]:
-        return (Work(vector=(_rows(kind, value_of(node.args[index])),)),)
+    def handle(node: fx.Node) -> tuple[NodeWork, ...]:
+        return (NodeWork(vector=(_rows(kind, value_of(node.args[index])),)),)
 
     return handle
 
@@ -313,7 +313,7 @@ _REDUCTIONS: Iterable[str] = (
     "all",
 )
 
-_SPECIAL: dict[str, Callable[[fx.Node], tuple[Work, ...]]] = {
+_SPECIAL: dict[str, Callable[[fx.Node], tuple[NodeWork, ...]]] = {
     "aten::mm": _matrix_product(0),
     "aten::bmm": _matrix_product(0),
     "aten::addmm": _matrix_product(1),
@@ -330,8 +330,8 @@ _SPECIAL: dict[str, Callable[[fx.Node], tuple[Work, ...]]] = {
     "phaze::reduce_scatter": _collective("reduce_scatter", "operand"),
     "phaze::all_gather": _collective("all_gather", "result"),
     "phaze::all_gather_columns": _collective("all_gather", "result"),
-    "phaze::closed_layer": lambda node: (Work(),),
-    "phaze::closed_layer_backward": lambda node: (Work(),),
+    "phaze::closed_layer": lambda node: (NodeWork(),),
+    "phaze::closed_layer_backward": lambda node: (NodeWork(),),
     "phaze::cross_entropy_backward": _of_operand("cross_entropy_backward", 1),
     **{f"aten::{name}": _reduce for name in _REDUCTIONS},
 }

@@ -63,5 +63,5 @@ def refuse_other_batch(
 
 def _shapes(inputs: Any) -> list[Shape]:
     """Return the shapes of the tensors among inputs, those of single numbers aside."""
-    tensors = [one for one in pytree.tree_leaves(inputs) if isinstance(one, Tensor)]
-    return [tuple(one.shape) for one in tensors if one.dim() > 0]
+    tensors = [tensor for tensor in pytree.tree_leaves(inputs) if isinstance(tensor, Tensor)]
+    return [tuple(tensor.shape) for tensor in tensors if tensor.dim() > 0]

@@ -18,8 +18,8 @@ from phaze_opt.workload.capture import kernels
 from phaze_opt.workload.capture.tensor_parallel import (
     DTYPE,
     ColumnParallelLinear,
-    Group,
     RowParallelLinear,
+    TensorGroup,
     parameter,
 )
 from phaze_opt.workload.config import TransformerConfig
@@ -61,7 +61,7 @@ def norm_of(config: TransformerConfig, size: int) -> nn.Module:
 class _AttentionCore(nn.Module):
     """The heads of an attention on one device, after their projections and before the last one."""
 
-    def __init__(self, config: TransformerConfig, group: Group) -> None:
+    def __init__(self, config: TransformerConfig, group: TensorGroup) -> None:
         super().__init__()
         self.config = config
         self.heads = config.heads // group.width
@@ -114,7 +114,7 @@ class Attention(_AttentionCore):
 
     table: Tensor
 
-    def __init__(self, config: TransformerConfig, group: Group, window: int = 0) -> None:
+    def __init__(self, config: TransformerConfig, group: TensorGroup, window: int = 0) -> None:
         super().__init__(config, group)
         self.window = window
         kv = config.key_value_heads * config.head_size
@@ -182,7 +182,7 @@ class Attention(_AttentionCore):
 class CrossAttention(_AttentionCore):
     """Attention of a decoder to the result of its encoder, through scores in memory."""
 
-    def __init__(self, config: TransformerConfig, group: Group) -> None:
+    def __init__(self, config: TransformerConfig, group: TensorGroup) -> None:
         super().__init__(replace(config, causal=False), group)
         context = config.heads * config.head_size
         kv = config.key_value_heads * config.head_size
@@ -209,7 +209,7 @@ def _either(value: bool | None, default: bool) -> bool:
 class FeedForward(nn.Module):
     """Feed-forward network with its inner width split over the group."""
 
-    def __init__(self, config: TransformerConfig, group: Group) -> None:
+    def __init__(self, config: TransformerConfig, group: TensorGroup) -> None:
         super().__init__()
         self.activation, self.inner_dropout = config.activation, config.inner_dropout
         outputs = (config.inner,) * (2 if config.activation in _GATED else 1)
@@ -225,8 +225,8 @@ class FeedForward(nn.Module):
             inner = functional.relu(first)
         else:
             inner = functional.gelu(first, approximate="tanh")
-        for one in gated:
-            inner = inner * one
+        for activation in gated:
+            inner = inner * activation
         result: Tensor = self.down(dropout(inner, self.inner_dropout))
         return result
 
@@ -235,7 +235,12 @@ class Block(nn.Module):
     """One transformer block, of a decoder that attends to an encoder too where it ``crosses``."""
 
     def __init__(
-        self, config: TransformerConfig, group: Group, *, window: int = 0, crosses: bool = False
+        self,
+        config: TransformerConfig,
+        group: TensorGroup,
+        *,
+        window: int = 0,
+        crosses: bool = False,
     ) -> None:
         super().__init__()
         self.config = config

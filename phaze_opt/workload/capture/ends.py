@@ -16,7 +16,7 @@ from phaze_opt.workload.capture.blocks import dropout, norm_of
 from phaze_opt.workload.capture.tensor_parallel import (
     DTYPE,
     ColumnParallelLinear,
-    Group,
+    TensorGroup,
     parameter,
     sum_over_group,
     token_losses,
@@ -34,7 +34,7 @@ class Embedding(nn.Module):
 
     position_ids: Tensor
 
-    def __init__(self, config: TransformerConfig, group: Group) -> None:
+    def __init__(self, config: TransformerConfig, group: TensorGroup) -> None:
         super().__init__()
         self.config, self.group = config, group
         self.local_rows = config.padded_vocabulary(group.width) // group.width
@@ -77,9 +77,9 @@ class Embedding(nn.Module):
             return functional.embedding(tokens, self.words)
         elsewhere = tokens >= self.local_rows
         local = tokens.masked_fill(elsewhere, 0)
-        found = functional.embedding(local, self.words)
-        found = found.masked_fill(elsewhere.unsqueeze(-1), 0.0)
-        return sum_over_group(found, self.group)
+        embedded = functional.embedding(local, self.words)
+        embedded = embedded.masked_fill(elsewhere.unsqueeze(-1), 0.0)
+        return sum_over_group(embedded, self.group)
 
 
 class RelativePositions(nn.Module):
@@ -90,7 +90,7 @@ class RelativePositions(nn.Module):
 
     buckets: Tensor
 
-    def __init__(self, config: TransformerConfig, group: Group) -> None:
+    def __init__(self, config: TransformerConfig, group: TensorGroup) -> None:
         super().__init__()
         self.table = parameter(config.relative_buckets, config.heads // group.width)
         shape = (config.sequence, config.sequence)
@@ -143,7 +143,7 @@ class Classifier(nn.Module):
 
     def forward(self, x: Tensor, targets: Tensor) -> Tensor:
         """Return the mean loss over the samples."""
-        return token_losses(self.classes(self.norm(x)[0]).float(), targets, Group()).mean()
+        return token_losses(self.classes(self.norm(x)[0]).float(), targets, TensorGroup()).mean()
 
 
 class Head(nn.Module):
@@ -152,7 +152,7 @@ class Head(nn.Module):
     The loss is computed from fp32 logits, as in Megatron-LM.
     """
 
-    def __init__(self, config: TransformerConfig, group: Group) -> None:
+    def __init__(self, config: TransformerConfig, group: TensorGroup) -> None:
         super().__init__()
         self.config, self.group = config, group
         hidden, embedding = config.hidden, config.embedding_width

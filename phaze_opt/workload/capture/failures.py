@@ -123,7 +123,7 @@ def _users_line(traceback: TracebackType | None) -> tuple[str, str]:
 def _is_users(name: str) -> bool:
     """Say whether a file holds code of the user, or of a library that the user chose."""
     path = Path(name)
-    if name.startswith("<") or any(path.is_relative_to(one) for one in (_OWN, _TORCH)):
+    if name.startswith("<") or any(path.is_relative_to(folder) for folder in (_OWN, _TORCH)):
         return False
     return path.is_relative_to(_PACKAGES) or not path.is_relative_to(_LIBRARY)
 

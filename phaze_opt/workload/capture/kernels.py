@@ -49,14 +49,14 @@ def differentiate(
 
     def save(ctx: Any, inputs: Any, output: Any) -> None:
         kept = keep(inputs, output)
-        ctx.save_for_backward(*(one if isinstance(one, Tensor) else None for one in kept))
-        ctx.values = [None if isinstance(one, Tensor) else one for one in kept]
+        ctx.save_for_backward(*(value if isinstance(value, Tensor) else None for value in kept))
+        ctx.values = [None if isinstance(value, Tensor) else value for value in kept]
         ctx.inputs_count = len(inputs)
 
     def differentiated(ctx: Any, gradient: Tensor, *_: Any) -> tuple[Any, ...]:
         pairs = zip(ctx.saved_tensors, ctx.values, strict=True)
-        found = backward(gradient, *(value if saved is None else saved for saved, value in pairs))
-        gradients: tuple[Any, ...] = found if isinstance(found, tuple) else (found,)
+        result = backward(gradient, *(value if saved is None else saved for saved, value in pairs))
+        gradients: tuple[Any, ...] = result if isinstance(result, tuple) else (result,)
         without_gradient: int = ctx.inputs_count - len(gradients)
         return gradients + (None,) * without_gradient
 

@@ -21,9 +21,9 @@ import torch
 from torch import fx, nn
 
 from phaze_opt.workload.capture.aot import Trace, trace
-from phaze_opt.workload.capture.aten import Work, name_of, results_of, work_of
+from phaze_opt.workload.capture.aten import NodeWork, name_of, results_of, work_of
 from phaze_opt.workload.capture.selective_recompute import RecomputePlan, selective_recompute
-from phaze_opt.workload.capture.tensors import Base, LiveGraph
+from phaze_opt.workload.capture.tensors import LiveGraph, ResultMemory
 from phaze_opt.workload.capture.working_set import Step, fuse_steps, peak_bytes, step_of
 from phaze_opt.workload.graph import (
     BytesByRecompute,
@@ -39,7 +39,7 @@ _LOOKUPS = ("embedding", "gather")
 
 
 @dataclass(frozen=True)
-class Part:
+class LayerNodes:
     """The working nodes of one layer, in order of execution.
 
     ``segment`` is the number of the segment that it was cut from (`layer_cuts`).
@@ -87,11 +87,11 @@ class TracedModel:
         self.forward = LiveGraph(traced.forward)
         kept = {node.name: self.forward.base(node) for node in self.forward.outputs if node}
         self.backward = LiveGraph(traced.backward, inherited=kept)
-        self.whole = Part(self.forward.nodes, self.backward.nodes)
+        self.whole = LayerNodes(self.forward.nodes, self.backward.nodes)
         self._kept = set(kept.values())
         self._weight_gradients = _bases(self.backward, self.backward.outputs[: len(traced.held)])
 
-    def layer(self, name: str, part: Part, parameters: int, tied_parameters: int) -> Layer:
+    def layer(self, name: str, part: LayerNodes, parameters: int, tied_parameters: int) -> Layer:
         """Return the layer of a part that holds a number of ``parameters``."""
         outputs = self.outputs(part)
         wanted = _bases(self.backward, self.backward.outputs[len(self.traced.held) :])
@@ -112,24 +112,24 @@ class TracedModel:
             selective_recompute=self._graph(self.forward, chosen.nodes, leaving[0]),
             parameters=parameters,
             tied_parameters=tied_parameters,
-            stash_bytes=BytesByRecompute(*(_total(one.kept) for one in plans)),
-            transient_bytes=BytesByRecompute(*(working_set(one, False) for one in plans)),
-            fused_transient_bytes=BytesByRecompute(*(working_set(one, True) for one in plans)),
+            stash_bytes=BytesByRecompute(*(_total(plan.kept) for plan in plans)),
+            transient_bytes=BytesByRecompute(*(working_set(plan, False) for plan in plans)),
+            fused_transient_bytes=BytesByRecompute(*(working_set(plan, True) for plan in plans)),
             output_bytes=_total(outputs),
         )
 
-    def inputs(self, part: Part) -> set[Base]:
+    def inputs(self, part: LayerNodes) -> set[ResultMemory]:
         """Return the memory that a part's forward reads and others made, without parameters."""
         return self._activations(_read(self.forward, part.forward)) - _written(
             self.forward, part.forward
         )
 
-    def outputs(self, part: Part) -> set[Base]:
+    def outputs(self, part: LayerNodes) -> set[ResultMemory]:
         """Return the memory that a part's forward makes for others or as the model's result."""
         results = _bases(self.forward, self.forward.outputs[: self.traced.results])
         return _handed_over(self.forward, part.forward, results)
 
-    def _stash(self, part: Part) -> set[Base]:
+    def _stash(self, part: LayerNodes) -> set[ResultMemory]:
         """Return the memory that the forward keeps for a part's backward.
 
         A tensor that the backwards of two parts read counts for both, because the parts may be on
@@ -139,9 +139,9 @@ class TracedModel:
 
     def _working_set(
         self,
-        part: Part,
-        leaving: tuple[set[Base], set[Base]],
-        stash: set[Base],
+        part: LayerNodes,
+        leaving: tuple[set[ResultMemory], set[ResultMemory]],
+        stash: set[ResultMemory],
         plan: RecomputePlan,
         fused: bool,
     ) -> int:
@@ -159,7 +159,11 @@ class TracedModel:
         )
 
     def _peak(
-        self, steps: Sequence[Step], leaving: set[Base], elsewhere: set[Base], fused: bool
+        self,
+        steps: Sequence[Step],
+        leaving: set[ResultMemory],
+        elsewhere: set[ResultMemory],
+        fused: bool,
     ) -> int:
         """Return the peak of some steps without parameters and memory counted elsewhere."""
         read = {base for step in steps for base in step.reads}
@@ -169,18 +173,18 @@ class TracedModel:
             steps = fuse_steps(steps, leaving | elsewhere)
         return peak_bytes(steps, arriving=arriving, leaving=leaving, uncounted=uncounted)
 
-    def _activations(self, bases: set[Base]) -> set[Base]:
+    def _activations(self, bases: set[ResultMemory]) -> set[ResultMemory]:
         """Leave out parameters and buffers."""
         return {base for base in bases if base.node not in self.traced.held}
 
     def _graph(
-        self, live: LiveGraph, nodes: Sequence[fx.Node], leaving: set[Base]
+        self, live: LiveGraph, nodes: Sequence[fx.Node], leaving: set[ResultMemory]
     ) -> OperatorGraph:
         """Return working nodes as operators, and the tensors that they read or write."""
         names: Counter[str] = Counter()
         operators: list[Operator] = []
-        writers: dict[Base, list[tuple[int, int]]] = {}
-        readers: dict[Base, list[TensorRead]] = {}
+        writers: dict[ResultMemory, list[tuple[int, int]]] = {}
+        readers: dict[ResultMemory, list[TensorRead]] = {}
         for node in nodes:
             name = name_of(node).rpartition("::")[2].strip("_")
             identifier = f"{name}_{names[name]}" if names[name] else name
@@ -189,8 +193,8 @@ class TracedModel:
                 index = len(operators)
                 factors = [live.base(factor) for factor in work.factors]
                 for base, size in _read_elements(live, node, work).items():
-                    found = TensorRead(index, size, base in factors[:1], base in factors[1:])
-                    readers.setdefault(base, []).append(found)
+                    read = TensorRead(index, size, base in factors[:1], base in factors[1:])
+                    readers.setdefault(base, []).append(read)
                 for base, size in _written_elements(live, node, work).items():
                     writers.setdefault(base, []).append((index, size))
                 operators.append(
@@ -212,7 +216,7 @@ class TracedModel:
             tensors.append(Tensor(whole, base.dtype, kind, written, reads, leaves))
         return OperatorGraph(tuple(operators), tuple(tensors))
 
-    def _kind(self, base: Base, live: LiveGraph) -> TensorKind:
+    def _kind(self, base: ResultMemory, live: LiveGraph) -> TensorKind:
         """Return what some memory holds that a direction uses."""
         if base.node in self.traced.held:
             return "weight"
@@ -221,22 +225,24 @@ class TracedModel:
         return "weight_gradient" if base in self._weight_gradients else "gradient"
 
 
-def _read(live: LiveGraph, nodes: Sequence[fx.Node]) -> set[Base]:
+def _read(live: LiveGraph, nodes: Sequence[fx.Node]) -> set[ResultMemory]:
     """Return the memory that some nodes read."""
     return {base for node in nodes for base in live.operands(node)}
 
 
-def _bases(live: LiveGraph, nodes: Sequence[fx.Node | None]) -> set[Base]:
+def _bases(live: LiveGraph, nodes: Sequence[fx.Node | None]) -> set[ResultMemory]:
     """Return the distinct memory of some nodes."""
     return {live.base(node) for node in nodes if node is not None}
 
 
-def _written(live: LiveGraph, nodes: Sequence[fx.Node]) -> set[Base]:
+def _written(live: LiveGraph, nodes: Sequence[fx.Node]) -> set[ResultMemory]:
     """Return the memory that some nodes write."""
     return {base for node in nodes for base in live.written(node)}
 
 
-def _handed_over(live: LiveGraph, nodes: Sequence[fx.Node], results: set[Base]) -> set[Base]:
+def _handed_over(
+    live: LiveGraph, nodes: Sequence[fx.Node], results: set[ResultMemory]
+) -> set[ResultMemory]:
     """Return the memory that some nodes write and other nodes read, or that is a result."""
     here = set(nodes)
     return {
@@ -246,12 +252,12 @@ def _handed_over(live: LiveGraph, nodes: Sequence[fx.Node], results: set[Base]) 
     }
 
 
-def _total(bases: set[Base]) -> int:
+def _total(bases: set[ResultMemory]) -> int:
     """Return the size of distinct memory."""
     return sum(base.size_bytes for base in bases)
 
 
-def _written_elements(live: LiveGraph, node: fx.Node, work: Work) -> dict[Base, int]:
+def _written_elements(live: LiveGraph, node: fx.Node, work: NodeWork) -> dict[ResultMemory, int]:
     """Return the elements that one piece of work writes of each result."""
     written = live.written(node)
     if work.results is not None:
@@ -261,7 +267,7 @@ def _written_elements(live: LiveGraph, node: fx.Node, work: Work) -> dict[Base, 
     return {base: base.elements for base in written}
 
 
-def _read_elements(live: LiveGraph, node: fx.Node, work: Work) -> dict[Base, int]:
+def _read_elements(live: LiveGraph, node: fx.Node, work: NodeWork) -> dict[ResultMemory, int]:
     """Return the elements that one piece of work reads of each operand.
 
     A look-up reads only the rows that it returns.

@@ -15,7 +15,7 @@ from torch import Tensor, fx, nn
 from torch.fx import traceback
 from torch.utils import _pytree as pytree
 
-from phaze_opt.workload.capture.layer import Part, TracedModel
+from phaze_opt.workload.capture.layer import LayerNodes, TracedModel
 from phaze_opt.workload.capture.tensor_parallel import apply
 
 Owners = dict[fx.Node, int]
@@ -60,7 +60,7 @@ def _collect_repeated(module: nn.Module, prefix: str, layers: dict[str, nn.Modul
     """Add the members of the outermost containers of repeated layers to ``layers``."""
     for name, child in module.named_children():
         if _is_repeated(child):
-            layers.update((f"{prefix}{name}.{i}", one) for i, one in child.named_children())
+            layers.update((f"{prefix}{name}.{i}", layer) for i, layer in child.named_children())
         else:
             _collect_repeated(child, f"{prefix}{name}.", layers)
 
@@ -68,10 +68,10 @@ def _collect_repeated(module: nn.Module, prefix: str, layers: dict[str, nn.Modul
 def _is_repeated(module: nn.Module) -> bool:
     """Say whether a module is a container of layers, each of which has parameters."""
     members = list(module.children())
-    if not members or not all(any(True for _ in one.parameters()) for one in members):
+    if not members or not all(any(True for _ in member.parameters()) for member in members):
         return False
     if isinstance(module, nn.Sequential):
-        kinds = {type(one) for one in members}
+        kinds = {type(member) for member in members}
         own = not next(iter(kinds)).__module__.startswith("torch.nn")
         return len(members) > 1 and len(kinds) == 1 and own
     return isinstance(module, nn.ModuleList)
@@ -98,10 +98,10 @@ class _Boundary(torch.autograd.Function):
 def _cross(values: Any) -> Any:
     """Pass every tensor in nested values across a boundary."""
 
-    def one(value: Any) -> Any:
+    def crossed(value: Any) -> Any:
         return apply(_Boundary, value) if isinstance(value, Tensor) else value
 
-    return pytree.tree_map(one, values)
+    return pytree.tree_map(crossed, values)
 
 
 class Segments:
@@ -153,8 +153,8 @@ class Segments:
             number = 2 * len(self.names) + 1
             self.names[number] = name
             self._tag(number)
-            given = (one for one in pytree.tree_leaves((arguments, keywords)))
-            self.shapes += [tuple(one.shape) for one in given if isinstance(one, Tensor)][:1]
+            given = (leaf for leaf in pytree.tree_leaves((arguments, keywords)))
+            self.shapes += [tuple(leaf.shape) for leaf in given if isinstance(leaf, Tensor)][:1]
             return _cross((arguments, keywords))
 
         return hook
@@ -169,7 +169,7 @@ class Segments:
         return crossed
 
 
-def cut_into_layers(model: TracedModel, names: Mapping[int, str]) -> dict[str, Part]:
+def cut_into_layers(model: TracedModel, names: Mapping[int, str]) -> dict[str, LayerNodes]:
     """Return the parts of a model by name, in order of execution.
 
     An operator between two layers that reads parameters is of a part of its own: ``first`` before
@@ -192,7 +192,7 @@ def cut_into_layers(model: TracedModel, names: Mapping[int, str]) -> dict[str, P
         for node in nodes:
             parts.setdefault(owners[node], []).append(node)
     titles = _titles(sorted(forward), names)
-    return {titles[n]: Part(forward[n], backward.get(n, []), n) for n in sorted(forward)}
+    return {titles[n]: LayerNodes(forward[n], backward.get(n, []), n) for n in sorted(forward)}
 
 
 def _forward_owners(model: TracedModel) -> Owners:
@@ -203,8 +203,8 @@ def _forward_owners(model: TracedModel) -> Owners:
         if node.op != "call_function":
             continue
         segment = _segment_of(node)
-        sources = {owners[one] for one in node.all_input_nodes if one in owners}
-        waits = any(one in undecided for one in node.all_input_nodes)
+        sources = {owners[source] for source in node.all_input_nodes if source in owners}
+        waits = any(source in undecided for source in node.all_input_nodes)
         if segment % 2 or segment in sources or _reads_parameter(model, node):
             owners[node] = segment
         elif len(sources) == 1 and not waits:
@@ -212,7 +212,7 @@ def _forward_owners(model: TracedModel) -> Owners:
         else:
             undecided[node] = None
     for node in reversed(undecided.keys()):
-        readers = [owners[one] for one in node.users if one in owners]
+        readers = [owners[user] for user in node.users if user in owners]
         owners[node] = min(readers) if readers else _segment_of(node)
     return owners
 
@@ -238,12 +238,12 @@ def _backward_owners(model: TracedModel, forward: Owners) -> Owners:
         if not _is_gradient_sum(node) and number in by_number:
             owners[node] = by_number[number]
             continue
-        sources = {owners[one] for one in node.all_input_nodes if one in owners}
+        sources = {owners[source] for source in node.all_input_nodes if source in owners}
         if len(sources) == 1:
             (owners[node],) = sources
     for node in reversed(calls):
         if node not in owners:
-            owners[node] = max((owners[one] for one in node.users if one in owners), default=0)
+            owners[node] = max((owners[user] for user in node.users if user in owners), default=0)
     return owners
 
 

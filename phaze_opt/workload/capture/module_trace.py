@@ -19,7 +19,7 @@ from torch.utils import _pytree as pytree
 from phaze_opt.workload.capture import kernels
 from phaze_opt.workload.capture.aot import trace_function
 from phaze_opt.workload.capture.failures import unknown_products_located
-from phaze_opt.workload.capture.layer import Part, TracedModel
+from phaze_opt.workload.capture.layer import LayerNodes, TracedModel
 from phaze_opt.workload.capture.layer_cuts import Segments, cut_into_layers, find_layers
 from phaze_opt.workload.capture.parallel_plan import SplitModule
 from phaze_opt.workload.capture.repeated_layers import (
@@ -104,7 +104,7 @@ class _ModuleTracer:
         self._module, self._split = module, split
         self.segments = Segments()
         self._values, self._structure = pytree.tree_flatten(inputs)
-        self._places = [i for i, one in enumerate(self._values) if isinstance(one, Tensor)]
+        self._places = [i for i, value in enumerate(self._values) if isinstance(value, Tensor)]
         parameters = dict(module.named_parameters())
         names = {id(parameter): name for name, parameter in parameters.items()}
         self._sizes = {name: parameter.numel() for name, parameter in parameters.items()}
@@ -112,8 +112,12 @@ class _ModuleTracer:
             name: frozenset(names[id(parameter)] for parameter in layer.parameters())
             for name, layer in self.layers.items()
         }
-        aliases = Counter(id(one) for _, one in module.named_parameters(remove_duplicate=False))
-        self._shared = {name for name, one in parameters.items() if aliases[id(one)] > 1}
+        aliases = Counter(
+            id(parameter) for _, parameter in module.named_parameters(remove_duplicate=False)
+        )
+        self._shared = {
+            name for name, parameter in parameters.items() if aliases[id(parameter)] > 1
+        }
         held = {**parameters, **dict(module.named_buffers())}
         self._mode = FakeTensorMode()
         self._tensors = {name: _fake(self._mode, tensor) for name, tensor in held.items()}
@@ -157,7 +161,7 @@ class _ModuleTracer:
             if name not in traced:
                 inside |= self._held[name] | {f"{name}.{key}" for key, _ in layer.named_buffers()}
         inside -= self._shared.union(*(self._held[name] for name in traced))
-        return {name: one for name, one in self._tensors.items() if name not in inside}
+        return {name: tensor for name, tensor in self._tensors.items() if name not in inside}
 
     def _closed_segments(self, repeats: Repeats | None) -> dict[int, frozenset[str]]:
         """Return the parameters of closed calls by the number of their segment."""
@@ -194,16 +198,16 @@ def _cut_deep(tracer: _ModuleTracer) -> _Cut | None:
         # Layers that look alike closed may work differently.
         alike = [repeats.alike[n // 2] if n % 2 else None for n in closed.segments]
         works = list(zip(closed.layers, alike, strict=True))
-        kinds = find_kinds(works, closed.edges)
-        if not repeats.closed or len(kinds.opened) > MOST_OPENED * len(closed.layers):
+        example_of, to_open = find_kinds(works, closed.edges)
+        if not repeats.closed or len(to_open) > MOST_OPENED * len(closed.layers):
             return None
-        calls = {closed.segments[part] // 2 for part in kinds.opened if closed.segments[part] % 2}
+        calls = {closed.segments[part] // 2 for part in to_open if closed.segments[part] % 2}
         opened = tracer.cut(Repeats(calls))
     except Exception:
         return None  # the whole trace says what is wrong
     if (opened.names, opened.edges) != (closed.names, closed.edges):
         return None
-    examples = tuple(opened.layers[example] for example in kinds.example)
+    examples = tuple(opened.layers[example] for example in example_of)
     for before, after in zip(closed.layers, examples, strict=True):
         if (before.parameters, before.tied_parameters) != (
             after.parameters,
@@ -234,9 +238,9 @@ def _fake(mode: FakeTensorMode, tensor: Tensor) -> Tensor:
 
 def _trained_results(result: Any) -> list[Tensor]:
     """Return the loss, or all results that depend on a parameter."""
-    tensors = [one for one in pytree.tree_leaves(result) if isinstance(one, Tensor)]
-    trained = [one for one in tensors if one.requires_grad]
-    losses = [one for one in trained if one.numel() == 1]
+    tensors = [tensor for tensor in pytree.tree_leaves(result) if isinstance(tensor, Tensor)]
+    trained = [tensor for tensor in tensors if tensor.requires_grad]
+    losses = [tensor for tensor in trained if tensor.numel() == 1]
     return losses[:1] or trained
 
 
@@ -308,7 +312,7 @@ def _fused_norm(
 
 def _layers(
     model: TracedModel,
-    parts: Mapping[str, Part],
+    parts: Mapping[str, LayerNodes],
     sizes: Mapping[str, int],
     closed: Mapping[int, frozenset[str]],
 ) -> tuple[Layer, ...]:
@@ -327,13 +331,13 @@ def _layers(
         (_parameters(model, part.forward) & sizes.keys()) | closed.get(part.segment, frozenset())
         for part in parts.values()
     ]
-    holders = Counter(one for held in holdings for one in held)
+    holders = Counter(parameter for held in holdings for parameter in held)
     return tuple(
         model.layer(
             "",
             part,
-            parameters=sum(sizes[one] for one in held),
-            tied_parameters=sum(sizes[one] for one in held if holders[one] > 1),
+            parameters=sum(sizes[parameter] for parameter in held),
+            tied_parameters=sum(sizes[parameter] for parameter in held if holders[parameter] > 1),
         )
         for part, held in zip(parts.values(), holdings, strict=True)
     )
@@ -366,7 +370,7 @@ def _parameters(model: TracedModel, nodes: Sequence[fx.Node]) -> set[str]:
     return {held[base.node] for base in bases if base.node in held}
 
 
-def _edges(model: TracedModel, parts: Sequence[Part]) -> tuple[tuple[int, int, int], ...]:
+def _edges(model: TracedModel, parts: Sequence[LayerNodes]) -> tuple[tuple[int, int, int], ...]:
     """Return the activations that parts hand to later ones."""
     outputs = [model.outputs(part) for part in parts]
     edges = []

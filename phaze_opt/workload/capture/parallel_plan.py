@@ -26,7 +26,7 @@ from torch.nn import functional
 
 from phaze_opt.errors import InputError, unknown_name
 from phaze_opt.workload.capture.tensor_parallel import (
-    Group,
+    TensorGroup,
     all_gather_columns,
     copy_to_group,
     sum_over_group,
@@ -81,7 +81,7 @@ class SplitModule:
             If the plan names no layer, a style or kind of layer that cannot be split, a size that
             the width does not divide, or one of two layers that share a weight.
         """
-        self.group = Group(width)
+        self.group = TensorGroup(width)
         self._copies: dict[int, tuple[Tensor, Tensor]] = {}
         self._loss_columns: set[int] = set()
         self._shares: dict[int, _Share] = {}
@@ -208,17 +208,17 @@ class SplitModule:
     def _rows_looked_up(self, layer: nn.Embedding) -> Any:
         def forward(tokens: Tensor) -> Tensor:
             elsewhere = tokens >= layer.weight.shape[0]
-            found = functional.embedding(tokens.masked_fill(elsewhere, 0), layer.weight)
-            return sum_over_group(found.masked_fill(elsewhere.unsqueeze(-1), 0.0), self.group)
+            embedded = functional.embedding(tokens.masked_fill(elsewhere, 0), layer.weight)
+            return sum_over_group(embedded.masked_fill(elsewhere.unsqueeze(-1), 0.0), self.group)
 
         return forward
 
     def _columns_looked_up(self, layer: nn.Embedding, style: str) -> Any:
         def forward(tokens: Tensor) -> Tensor:
-            found = functional.embedding(tokens, layer.weight)
+            embedded = functional.embedding(tokens, layer.weight)
             if style == "colwise_gather_output":
-                return all_gather_columns(found, self.group.width)
-            return found
+                return all_gather_columns(embedded, self.group.width)
+            return embedded
 
         return forward
 
@@ -301,8 +301,8 @@ def refuse_wrong_split(whole: WorkloadVariant, share: WorkloadVariant) -> None:
             f"At tensor-parallel width {width} the module runs other layers than at width 1; "
             "leave choices that hang on sizes out of it."
         )
-    for (name, one), (_, other) in zip(whole.nodes, share.nodes, strict=True):
-        problem = _wrong_split(whole.layers[one].forward, share.layers[other].forward, width)
+    for (name, layer), (_, other) in zip(whole.nodes, share.nodes, strict=True):
+        problem = _wrong_split(whole.layers[layer].forward, share.layers[other].forward, width)
         if problem is not None:
             raise InputError(
                 f"At tensor-parallel width {width} the plan splits {name} wrongly: {problem}."
@@ -314,15 +314,15 @@ def _wrong_split(whole: OperatorGraph, share: OperatorGraph, width: int) -> str 
     products = [[gemm for op in graph.operators for gemm in op.gemms] for graph in (whole, share)]
     if len(products[0]) != len(products[1]):
         return f"it has {len(products[1])} products in place of {len(products[0])}"
-    for one, other in zip(*products, strict=True):
-        if other.flops not in (one.flops, one.flops // width):
+    for gemm, other in zip(*products, strict=True):
+        if other.flops not in (gemm.flops, gemm.flops // width):
             return (
-                f"a product of {one.m} × {one.k} × {one.n} becomes one of {other.m} × {other.k} × "
-                f"{other.n}, which is neither the whole nor 1/{width} of it"
+                f"a product of {gemm.m} × {gemm.k} × {gemm.n} becomes one of "
+                f"{other.m} × {other.k} × {other.n}, which is neither the whole nor 1/{width} of it"
             )
-        if other.k != one.k and max(one.batch, other.batch) > 1:
+        if other.k != gemm.k and max(gemm.batch, other.batch) > 1:
             return (
-                f"a product inside attention sums over {other.k} elements in place of {one.k}, so "
+                f"a product inside attention sums over {other.k} elements in place of {gemm.k}, so "
                 "heads are cut; a view names the size of a head and writes -1 for their number"
             )
     by_rows = [

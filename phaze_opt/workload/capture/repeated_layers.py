@@ -42,15 +42,10 @@ class _Meta:
     differentiable: bool
 
 
-@dataclass(frozen=True)
-class _Seen:
-    """The results of one call, for the calls like it: leaves are a `_Meta` or a plain value."""
+_CallResults = tuple[tuple[Any, ...], Any]
+"""The results of a call, for the calls like it: leaves (a `_Meta` or a value), and structure."""
 
-    leaves: tuple[Any, ...]
-    structure: Any
-
-
-_results_of: list[_Seen] = []
+_results_of: list[_CallResults] = []
 """What the closed calls of the running trace return, by the number that their operators have."""
 
 _operators: Any = torch.library.Library("phaze", "FRAGMENT")  # type: ignore[no-untyped-call]
@@ -61,15 +56,15 @@ _operators.define("closed_layer_backward(Tensor[] gradients, Tensor[] inputs) ->
 def _closed_layer(inputs: Sequence[Tensor], number: int) -> list[Tensor]:
     """Return results like those of a layer."""
     return [
-        inputs[0].new_empty_strided(one.shape, one.stride, dtype=one.dtype)
-        for one in _results_of[number].leaves
-        if isinstance(one, _Meta)
+        inputs[0].new_empty_strided(meta.shape, meta.stride, dtype=meta.dtype)
+        for meta in _results_of[number][0]
+        if isinstance(meta, _Meta)
     ]
 
 
 def _closed_layer_backward(gradients: Sequence[Tensor], inputs: Sequence[Tensor]) -> list[Tensor]:
     """Return gradients of inputs."""
-    return [torch.empty_like(one) for one in inputs]
+    return [torch.empty_like(tensor) for tensor in inputs]
 
 
 _operators.impl("closed_layer", _closed_layer, "Meta")
@@ -84,19 +79,19 @@ class _Closed(torch.autograd.Function):
         """Return the results of a closed call."""
         ctx.save_for_backward(*inputs)
         results = tuple(torch.ops.phaze.closed_layer(inputs, number))
-        metas = [one for one in _results_of[number].leaves if isinstance(one, _Meta)]
+        metas = [leaf for leaf in _results_of[number][0] if isinstance(leaf, _Meta)]
         pairs = zip(results, metas, strict=True)
-        ctx.mark_non_differentiable(*(one for one, meta in pairs if not meta.differentiable))
+        ctx.mark_non_differentiable(*(result for result, meta in pairs if not meta.differentiable))
         return results
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Any:
         """Return the gradients of the inputs that need one."""
         wanted = ctx.needs_input_grad[1:]
-        given = [one for one in gradients if one is not None]
-        inputs = [one for one, has in zip(ctx.saved_tensors, wanted, strict=True) if has]
-        found = iter(torch.ops.phaze.closed_layer_backward(given, inputs))
-        return None, *(next(found) if has else None for has in wanted)
+        given = [gradient for gradient in gradients if gradient is not None]
+        inputs = [tensor for tensor, has in zip(ctx.saved_tensors, wanted, strict=True) if has]
+        input_gradients = iter(torch.ops.phaze.closed_layer_backward(given, inputs))
+        return None, *(next(input_gradients) if has else None for has in wanted)
 
 
 class Repeats:
@@ -125,7 +120,7 @@ class Repeats:
         self.traced: set[str] = set()
         self.alike: dict[int, int] = {}
         self._opened = opened
-        self._seen: dict[Any, _Seen | None] = {}
+        self._seen: dict[Any, _CallResults | None] = {}
         self._numbers: dict[Any, int] = {}
         self._calls = self._depth = 0
 
@@ -162,48 +157,49 @@ class Repeats:
             key = (signature, structure, _inputs_signature(given))
             self.alike[place] = self._numbers.setdefault(key, len(self._numbers))
             seen = self._seen.get(key)
-            inputs = [one for one in given if isinstance(one, Tensor)]
+            inputs = [tensor for tensor in given if isinstance(tensor, Tensor)]
             closes = self._opened is None or place not in self._opened
-            if seen is not None and closes and any(one.requires_grad for one in inputs):
+            if seen is not None and closes and any(tensor.requires_grad for tensor in inputs):
                 self.closed[place] = name
                 _results_of.append(seen)
                 return _results(seen, apply(_Closed, len(_results_of) - 1, *inputs))
             self.traced.add(name)
-            versions = [one._version for one in layer.buffers()]
+            versions = [buffer._version for buffer in layer.buffers()]
             self._depth += 1
             try:
                 result = original(*arguments, **keywords)
             finally:
                 self._depth -= 1
             if key not in self._seen:
-                changed = versions != [one._version for one in layer.buffers()]
+                changed = versions != [buffer._version for buffer in layer.buffers()]
                 self._seen[key] = None if changed else _describe(result)
             return result
 
         return forward
 
 
-def _describe(result: Any) -> _Seen | None:
+def _describe(result: Any) -> _CallResults | None:
     """Return what closed calls return like this result; None where that is not known."""
     leaves, structure = pytree.tree_flatten(result)
-    if not all(isinstance(one, (Tensor, *_SIMPLE)) for one in leaves):
+    if not all(isinstance(leaf, (Tensor, *_SIMPLE)) for leaf in leaves):
         return None
-    if not any(isinstance(one, Tensor) and one.requires_grad for one in leaves):
+    if not any(isinstance(leaf, Tensor) and leaf.requires_grad for leaf in leaves):
         return None
     described = (
-        _Meta(one.shape, one.stride(), one.dtype, one.requires_grad)
-        if isinstance(one, Tensor)
-        else one
-        for one in leaves
+        _Meta(leaf.shape, leaf.stride(), leaf.dtype, leaf.requires_grad)
+        if isinstance(leaf, Tensor)
+        else leaf
+        for leaf in leaves
     )
-    return _Seen(tuple(described), structure)
+    return tuple(described), structure
 
 
-def _results(seen: _Seen, tensors: Sequence[Tensor]) -> Any:
+def _results(seen: _CallResults, tensors: Sequence[Tensor]) -> Any:
     """Put the tensors of a closed call in the places of the layer's results."""
     made = iter(tensors)
-    leaves = [next(made) if isinstance(one, _Meta) else one for one in seen.leaves]
-    return pytree.tree_unflatten(leaves, seen.structure)
+    described, structure = seen
+    leaves = [next(made) if isinstance(leaf, _Meta) else leaf for leaf in described]
+    return pytree.tree_unflatten(leaves, structure)
 
 
 def _signature(layer: nn.Module, forward: Callable[..., Any]) -> Any:
@@ -212,10 +208,10 @@ def _signature(layer: nn.Module, forward: Callable[..., Any]) -> Any:
     Plain attributes must be equal, and any others the same. A forward that a plan has set is told
     by its style.
     """
-    found: list[Any] = []
+    state: list[Any] = []
     for name, module in layer.named_modules():
         tensors = (*module._parameters.items(), *module._buffers.items())
-        found.append((name, type(module), tuple((key, _tensor(one)) for key, one in tensors)))
+        state.append((name, type(module), tuple((key, _tensor(tensor)) for key, tensor in tensors)))
         attributes = dict(vars(module))
         own = forward if module is layer else attributes.get("forward")
         attributes["forward"] = None
@@ -223,21 +219,21 @@ def _signature(layer: nn.Module, forward: Callable[..., Any]) -> Any:
             attributes["forward"] = own  # not the forward of its class
         for key, value in attributes.items():
             if key not in _BOOKKEEPING and value is not None:
-                found.append((key, _plain(value)))
-    return tuple(found)
+                state.append((key, _plain(value)))
+    return tuple(state)
 
 
-def _tensor(one: Tensor | None) -> Any:
+def _tensor(tensor: Tensor | None) -> Any:
     """Return what the work on a tensor hangs on."""
-    if one is None:
+    if tensor is None:
         return None
-    return (one.shape, one.stride(), one.dtype, one.requires_grad)
+    return (tensor.shape, tensor.stride(), tensor.dtype, tensor.requires_grad)
 
 
 def _plain(value: Any) -> Any:
     """Return a value to compare others with."""
     if isinstance(value, tuple | list):
-        return type(value), tuple(_plain(one) for one in value)
+        return type(value), tuple(_plain(member) for member in value)
     if isinstance(value, _SIMPLE):
         return type(value), value
     if isinstance(value, dict) and not value:
@@ -247,30 +243,17 @@ def _plain(value: Any) -> Any:
 
 def _inputs_signature(given: Sequence[Any]) -> Any:
     """Return what the work of a layer hangs on in its inputs, with tensors that are the same."""
-    first = {id(one): place for place, one in reversed(list(enumerate(given)))}
+    first = {id(value): place for place, value in reversed(list(enumerate(given)))}
     return tuple(
-        (_tensor(one), first[id(one)]) if isinstance(one, Tensor) else _plain(one) for one in given
+        (_tensor(value), first[id(value)]) if isinstance(value, Tensor) else _plain(value)
+        for value in given
     )
 
 
-@dataclass(frozen=True)
-class Kinds:
-    """Parts of a model that have the same work and the same surroundings.
-
-    Attributes
-    ----------
-    example
-        By part: the first part of its kind.
-    opened
-        Examples and their neighbours.
-    """
-
-    example: tuple[int, ...]
-    opened: frozenset[int]
-
-
-def find_kinds(works: Sequence[Any], edges: Sequence[tuple[int, int, int]]) -> Kinds:
-    """Sort parts into kinds.
+def find_kinds(
+    works: Sequence[Any], edges: Sequence[tuple[int, int, int]]
+) -> tuple[tuple[int, ...], frozenset[int]]:
+    """Sort parts into kinds: those with the same work and the same surroundings.
 
     Parameters
     ----------
@@ -278,6 +261,10 @@ def find_kinds(works: Sequence[Any], edges: Sequence[tuple[int, int, int]]) -> K
         By part, in order of execution: what is equal where two parts work alike.
     edges
         ``(source, destination, bytes)`` between parts.
+
+    Returns
+    -------
+    By part, the first part of its kind; and these first parts with their neighbours.
     """
     number_of: dict[Any, int] = {}
     numbers = [number_of.setdefault(work, len(number_of)) for work in works]
@@ -292,8 +279,8 @@ def find_kinds(works: Sequence[Any], edges: Sequence[tuple[int, int, int]]) -> K
     first: dict[Any, int] = {}
     example = []
     for part in places:
-        beside = tuple(numbers[one] if one in places else -1 for one in (part - 1, part + 1))
+        beside = tuple(numbers[near] if near in places else -1 for near in (part - 1, part + 1))
         kind = (numbers[part], beside, tuple(exchanged[part]))
         example.append(first.setdefault(kind, part))
-    opened = frozenset(one for part in set(example) for one in around[part] if one in places)
-    return Kinds(tuple(example), opened)
+    opened = frozenset(near for part in set(example) for near in around[part] if near in places)
+    return tuple(example), opened

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from torch import fx
 
 from phaze_opt.workload.capture.aten import name_of
-from phaze_opt.workload.capture.tensors import Base, LiveGraph, ancestors
+from phaze_opt.workload.capture.tensors import LiveGraph, ResultMemory, ancestors
 
 _BATCHED = ("aten::bmm", "aten::baddbmm")
 _PRODUCTS = ("aten::mm", "aten::addmm")
@@ -27,12 +27,12 @@ _KEPT = (_FUSED_ATTENTION, "phaze::all_reduce", "phaze::reduce_scatter")
 class RecomputePlan:
     """Tensors that are kept, and forward nodes that run again, in order of execution."""
 
-    kept: set[Base]
+    kept: set[ResultMemory]
     nodes: Sequence[fx.Node]
 
 
 def selective_recompute(
-    forward: LiveGraph, nodes: Sequence[fx.Node], stash: set[Base]
+    forward: LiveGraph, nodes: Sequence[fx.Node], stash: set[ResultMemory]
 ) -> RecomputePlan:
     """Choose the tensors that a layer keeps for its backward, and the nodes that run again.
 
@@ -61,7 +61,7 @@ def selective_recompute(
 def _without_cores(
     forward: LiveGraph,
     nodes: Sequence[fx.Node],
-    stash: set[Base],
+    stash: set[ResultMemory],
     cores: Sequence[Sequence[fx.Node]],
 ) -> RecomputePlan:
     """Keep the inputs of attention cores and drop the tensors inside them."""
@@ -73,7 +73,9 @@ def _without_cores(
     return RecomputePlan(kept, [node for node in nodes if node in again])
 
 
-def _per_operator(forward: LiveGraph, nodes: Sequence[fx.Node], stash: set[Base]) -> RecomputePlan:
+def _per_operator(
+    forward: LiveGraph, nodes: Sequence[fx.Node], stash: set[ResultMemory]
+) -> RecomputePlan:
     """Keep the layer's inputs and the results of chosen operators.
 
     PyTorch's policy chooses by operator: a chosen result is kept even if the backward does not read

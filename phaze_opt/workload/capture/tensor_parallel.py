@@ -20,7 +20,7 @@ DTYPE = torch.bfloat16
 
 
 @dataclass(frozen=True)
-class Group:
+class TensorGroup:
     """The tensor-parallel group of a layer."""
 
     width: int = 1
@@ -140,7 +140,9 @@ def parameter(*shape: int) -> nn.Parameter:
 class ColumnParallelLinear(nn.Module):
     """Linear layers of one input, each split by output columns over the group."""
 
-    def __init__(self, inputs: int, outputs: tuple[int, ...], bias: bool, group: Group) -> None:
+    def __init__(
+        self, inputs: int, outputs: tuple[int, ...], bias: bool, group: TensorGroup
+    ) -> None:
         super().__init__()
         self.group = group
         columns = [n // group.width for n in outputs]
@@ -165,7 +167,7 @@ class RowParallelLinear(nn.Module):
     The bias is added after the sum, so that it is added once.
     """
 
-    def __init__(self, inputs: int, outputs: int, bias: bool, group: Group) -> None:
+    def __init__(self, inputs: int, outputs: int, bias: bool, group: TensorGroup) -> None:
         super().__init__()
         self.group = group
         self.weight = parameter(outputs, inputs // group.width)
@@ -179,7 +181,7 @@ class RowParallelLinear(nn.Module):
         return total if self.bias is None else total + self.bias
 
 
-def sum_over_group(partial: Tensor, group: Group) -> Tensor:
+def sum_over_group(partial: Tensor, group: TensorGroup) -> Tensor:
     """Sum partial results: all-reduce, or reduce-scatter under sequence parallelism."""
     if group.splits_sequence:
         return reduce_scatter(partial, group.width)
@@ -225,7 +227,7 @@ class _VocabularyParallelCrossEntropy(torch.autograd.Function):
         return cross_entropy_backward(gradient, *ctx.saved_tensors), None
 
 
-def token_losses(logits: Tensor, targets: Tensor, group: Group) -> Tensor:
+def token_losses(logits: Tensor, targets: Tensor, group: TensorGroup) -> Tensor:
     """Return the cross-entropy of every token; the vocabulary is split over the group.
 
     On one device it is PyTorch's: the log-probabilities are kept, and their gradient is in memory

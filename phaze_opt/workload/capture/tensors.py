@@ -13,7 +13,7 @@ from phaze_opt.workload.capture.aten import dtype_of, is_view, results_of
 
 
 @dataclass(frozen=True)
-class Base:
+class ResultMemory:
     """The memory of one result of one node or placeholder; its views share it."""
 
     node: str
@@ -44,7 +44,9 @@ class LiveGraph:
         Nodes of ``order`` that do work: calls that are not views.
     """
 
-    def __init__(self, graph: fx.Graph, inherited: Mapping[str, Base] | None = None) -> None:
+    def __init__(
+        self, graph: fx.Graph, inherited: Mapping[str, ResultMemory] | None = None
+    ) -> None:
         """Walk a graph.
 
         Parameters
@@ -63,19 +65,19 @@ class LiveGraph:
         self.reached = ancestors(node for node in self.outputs if node is not None)
         self.order = [node for node in graph.nodes if node in self.reached]
         self.nodes = [n for n in self.order if n.op == "call_function" and not is_view(n)]
-        self._bases: dict[fx.Node, Base] = {}
-        self._readers: dict[Base, list[fx.Node]] = {}
+        self._bases: dict[fx.Node, ResultMemory] = {}
+        self._readers: dict[ResultMemory, list[fx.Node]] = {}
         for node in self.nodes:
             for base in self.operands(node):
                 self._readers.setdefault(base, []).append(node)
 
-    def base(self, node: fx.Node) -> Base:
+    def base(self, node: fx.Node) -> ResultMemory:
         """Return the memory of a node's (first) result."""
         if node not in self._bases:
             self._bases[node] = self._find_base(node)
         return self._bases[node]
 
-    def _find_base(self, node: fx.Node) -> Base:
+    def _find_base(self, node: fx.Node) -> ResultMemory:
         """Follow views to the node that made the memory."""
         index = 0
         while node.op == "call_function" and is_view(node):
@@ -87,15 +89,15 @@ class LiveGraph:
             return self._inherited[node.name]
         return _base_of(node.name, index, results_of(node)[index])
 
-    def readers(self, base: Base) -> list[fx.Node]:
+    def readers(self, base: ResultMemory) -> list[fx.Node]:
         """Return the working nodes that read some memory."""
         return self._readers.get(base, [])
 
-    def operands(self, node: fx.Node) -> set[Base]:
+    def operands(self, node: fx.Node) -> set[ResultMemory]:
         """Return the memory that a working node reads."""
         return {self.base(operand) for operand in node.all_input_nodes}
 
-    def written(self, node: fx.Node) -> tuple[Base, ...]:
+    def written(self, node: fx.Node) -> tuple[ResultMemory, ...]:
         """Return the memory of a working node's results, without results that nothing uses."""
         results = results_of(node)
         if not isinstance(node.meta["val"], tuple | list):
@@ -106,9 +108,9 @@ class LiveGraph:
             _base_of(node.name, index, tensor) for index, tensor in tensors if tensor is not None
         )
 
-    def read(self, operands: Iterable[fx.Node]) -> dict[Base, int]:
+    def read(self, operands: Iterable[fx.Node]) -> dict[ResultMemory, int]:
         """Return the elements that are read of each base, each distinct one once."""
-        regions: dict[Base, dict[tuple[Any, ...], int]] = {}
+        regions: dict[ResultMemory, dict[tuple[Any, ...], int]] = {}
         for operand in operands:
             for tensor in results_of(operand):
                 if isinstance(tensor, Tensor):
@@ -152,8 +154,8 @@ def _region(tensor: Tensor) -> tuple[tuple[Any, ...], int]:
     return (tensor.storage_offset(), *axes), elements * tensor.element_size()
 
 
-def _base_of(node: str, index: int, tensor: Any) -> Base:
+def _base_of(node: str, index: int, tensor: Any) -> ResultMemory:
     """Return the memory of one result of a node; none of what is no tensor."""
     if not isinstance(tensor, Tensor):
-        return Base(node, index, 0, "uint8")
-    return Base(node, index, tensor.numel(), dtype_of(tensor))
+        return ResultMemory(node, index, 0, "uint8")
+    return ResultMemory(node, index, tensor.numel(), dtype_of(tensor))

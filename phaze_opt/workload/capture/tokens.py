@@ -27,9 +27,9 @@ def tokens_per_sample(
     samples
         Of the microbatch.
     """
-    tensors = [one for one in pytree.tree_leaves(inputs) if isinstance(one, Tensor)]
-    real = [tuple(one.shape) for one in tensors if one.is_floating_point()]
-    ids = [tuple(one.shape) for one in tensors if not one.is_floating_point()]
+    tensors = [tensor for tensor in pytree.tree_leaves(inputs) if isinstance(tensor, Tensor)]
+    real = [tuple(tensor.shape) for tensor in tensors if tensor.is_floating_point()]
+    ids = [tuple(tensor.shape) for tensor in tensors if not tensor.is_floating_point()]
     of_layers = {_length(shape, samples) for shape in layer_inputs if len(shape) == 3}
     of_inputs = {_length(shape, samples) for shape in real if len(shape) == 3}
     of_inputs |= {_length(shape, samples) for shape in ids if len(shape) == 2}

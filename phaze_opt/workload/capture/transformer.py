@@ -22,7 +22,7 @@ from phaze_opt.workload.capture.ends import (
     PatchEmbedding,
 )
 from phaze_opt.workload.capture.layer import capture_layer
-from phaze_opt.workload.capture.tensor_parallel import DTYPE, Group
+from phaze_opt.workload.capture.tensor_parallel import DTYPE, TensorGroup
 from phaze_opt.workload.config import TransformerConfig
 from phaze_opt.workload.graph import Layer, WorkloadVariant
 
@@ -30,7 +30,7 @@ _WINDOWED = "window_block"
 
 
 @dataclass(frozen=True)
-class _Part:
+class _DistinctLayer:
     """A distinct layer as a module with its inputs.
 
     Attributes
@@ -55,7 +55,7 @@ def capture_transformer(
 
     All blocks that attend to as many tokens share one layer.
     """
-    group = Group(tensor_parallel, sequence_parallel)
+    group = TensorGroup(tensor_parallel, sequence_parallel)
     parts = _parts(config, group, microbatch)
     places = list(_places(config))
     kinds = list(dict.fromkeys(kind for _, kind in places))
@@ -85,7 +85,7 @@ def capture_transformer(
 
 def count_parameters(config: TransformerConfig) -> int:
     """Return the number of parameters of the whole model; tied weights count once."""
-    parts = _parts(config, Group(), 1)
+    parts = _parts(config, TensorGroup(), 1)
     sizes = {
         kind: sum(p.numel() for p in part.module.parameters()) - part.words
         for kind, part in parts.items()
@@ -117,7 +117,9 @@ def _block_kind(window: int, config: TransformerConfig) -> str:
     return _WINDOWED if len(windows - {0}) == 1 else f"{_WINDOWED}_{window}"
 
 
-def _parts(config: TransformerConfig, group: Group, microbatch: int) -> dict[str, _Part]:
+def _parts(
+    config: TransformerConfig, group: TensorGroup, microbatch: int
+) -> dict[str, _DistinctLayer]:
     """Return the distinct layers by kind."""
     rows = config.sequence // (group.width if group.splits_sequence else 1)
     stream = _meta(rows, microbatch, config.hidden)
@@ -127,8 +129,8 @@ def _parts(config: TransformerConfig, group: Group, microbatch: int) -> dict[str
         image = (microbatch, config.channels, config.image_size, config.image_size)
         images, labels = torch.empty(image, dtype=DTYPE, device="meta"), tokens[0]
         ends = {
-            "embedding": _Part(PatchEmbedding(config), (images,)),
-            "head": _Part(Classifier(config), (stream, labels)),
+            "embedding": _DistinctLayer(PatchEmbedding(config), (images,)),
+            "head": _DistinctLayer(Classifier(config), (stream, labels)),
         }
     else:
         embedding, head = Embedding(config, group), Head(config, group)
@@ -136,8 +138,8 @@ def _parts(config: TransformerConfig, group: Group, microbatch: int) -> dict[str
         shared = words if config.tied or config.encoder_layers else 0
         given = (tokens, local) if config.token_types else (tokens,)
         ends = {
-            "embedding": _Part(embedding, given, shared),
-            "head": _Part(head, (stream, tokens), words if config.tied else 0),
+            "embedding": _DistinctLayer(embedding, given, shared),
+            "head": _DistinctLayer(head, (stream, tokens), words if config.tied else 0),
         }
     if config.encoder_layers:
         bias = _meta(config.heads // group.width, config.sequence, config.sequence)
@@ -145,12 +147,12 @@ def _parts(config: TransformerConfig, group: Group, microbatch: int) -> dict[str
         decoder = Block(config, group, crosses=True)
         memory = stream.detach().requires_grad_()
         return ends | {
-            "encoder.block": _Part(encoder, (stream, bias)),
-            "encoder.norm": _Part(EncoderEnd(config), (stream,)),
-            "decoder.block": _Part(decoder, (stream, bias, memory)),
+            "encoder.block": _DistinctLayer(encoder, (stream, bias)),
+            "encoder.norm": _DistinctLayer(EncoderEnd(config), (stream,)),
+            "decoder.block": _DistinctLayer(decoder, (stream, bias, memory)),
         }
     return ends | {
-        _block_kind(window, config): _Part(Block(config, group, window=window), (stream,))
+        _block_kind(window, config): _DistinctLayer(Block(config, group, window=window), (stream,))
         for window in dict.fromkeys(config.block_windows)
     }
 

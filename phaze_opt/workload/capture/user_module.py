@@ -213,10 +213,12 @@ def _factory(
 def _without_weights(module: nn.Module) -> nn.Module:
     """Copy a module onto the meta device; tied weights stay tied."""
     memo: dict[int, Any] = {
-        id(one): nn.Parameter(torch.empty_like(one, device="meta"), one.requires_grad)
-        for one in module.parameters()
+        id(parameter): nn.Parameter(
+            torch.empty_like(parameter, device="meta"), parameter.requires_grad
+        )
+        for parameter in module.parameters()
     }
-    memo |= {id(one): torch.empty_like(one, device="meta") for one in module.buffers()}
+    memo |= {id(buffer): torch.empty_like(buffer, device="meta") for buffer in module.buffers()}
     return copy.deepcopy(module, memo)
 
 
@@ -276,8 +278,8 @@ def _inputs(name: str, make: Factory, samples: int) -> Any:
 
 def _hold_plain_tensors(module: nn.Module) -> None:
     """Make buffers of tensors that are plain attributes (a mask), so that tracing replaces them."""
-    for one in module.modules():
-        for name, value in list(vars(one).items()):
+    for submodule in module.modules():
+        for name, value in list(vars(submodule).items()):
             if isinstance(value, Tensor):
-                delattr(one, name)
-                one.register_buffer(name, value, persistent=False)
+                delattr(submodule, name)
+                submodule.register_buffer(name, value, persistent=False)

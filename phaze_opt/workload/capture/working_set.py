@@ -11,7 +11,7 @@ from typing import Literal
 from torch import fx
 
 from phaze_opt.workload.capture.aten import work_of
-from phaze_opt.workload.capture.tensors import Base, LiveGraph
+from phaze_opt.workload.capture.tensors import LiveGraph, ResultMemory
 from phaze_opt.workload.graph import ELEMENTWISE_KINDS
 
 Kind = Literal["elementwise", "rows", "product", "other"]
@@ -28,16 +28,16 @@ class Step:
     """The memory that one node reads and writes, and its kind, which decides on fusion."""
 
     kind: Kind
-    reads: frozenset[Base]
-    writes: tuple[Base, ...]
+    reads: frozenset[ResultMemory]
+    writes: tuple[ResultMemory, ...]
 
 
 def step_of(live: LiveGraph, node: fx.Node) -> Step:
     """Return the step of a working node of a live graph."""
     work = work_of(node)
     kind: Kind = "other"
-    if all(one.vector and not one.gemms and one.collective is None for one in work):
-        kinds = {vector.kind for one in work for vector in one.vector}
+    if all(piece.vector and not piece.gemms and piece.collective is None for piece in work):
+        kinds = {vector.kind for piece in work for vector in piece.vector}
         kind = "elementwise" if kinds.issubset(ELEMENTWISE_KINDS) else "rows"
     elif len(work) == 1 and len(work[0].gemms) == 1:
         kind = "product"
@@ -47,9 +47,9 @@ def step_of(live: LiveGraph, node: fx.Node) -> Step:
 def peak_bytes(
     steps: Sequence[Step],
     *,
-    arriving: Iterable[Base],
-    leaving: Iterable[Base],
-    uncounted: Iterable[Base],
+    arriving: Iterable[ResultMemory],
+    leaving: Iterable[ResultMemory],
+    uncounted: Iterable[ResultMemory],
 ) -> int:
     """Return the largest sum of live tensors while steps run in order.
 
@@ -64,7 +64,7 @@ def peak_bytes(
     uncounted
         Memory that is counted elsewhere (stash, parameters).
     """
-    last_use: dict[Base, int] = {}
+    last_use: dict[ResultMemory, int] = {}
     for position, step in enumerate(steps):
         for base in (*step.reads, *step.writes):
             last_use[base] = position
@@ -72,7 +72,7 @@ def peak_bytes(
     skipped = set(uncounted)
     changes = [0] * (len(steps) + 2)
 
-    def hold(base: Base, start: int) -> None:
+    def hold(base: ResultMemory, start: int) -> None:
         if base not in skipped:
             changes[start] += base.size_bytes
             changes[last_use.get(base, start) + 1] -= base.size_bytes
@@ -85,7 +85,7 @@ def peak_bytes(
     return max(accumulate(changes))
 
 
-def fuse_steps(steps: Sequence[Step], leaving: Iterable[Base]) -> list[Step]:
+def fuse_steps(steps: Sequence[Step], leaving: Iterable[ResultMemory]) -> list[Step]:
     """Return the steps as a compiler fuses them: results that stay on the chip are not written.
 
     A result stays on the chip as in `phaze_opt.workload.fusion`: an elementwise operator is the
