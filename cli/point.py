@@ -125,7 +125,7 @@ class PointOptions:
         )
 
     def point(self) -> Point:
-        """Read the options, and capture the model at every width that the placement may use."""
+        """Read the options, and capture the model at every tensor degree the placement may use."""
         from phaze_opt.named_point import named_point
         from phaze_opt.network.level_values import with_level_values
         from phaze_opt.network.presets import load_cluster

@@ -25,7 +25,7 @@ from phaze_opt.workload.zoo import load_workload
 
 @pytest.fixture(scope="module")
 def bert() -> Workload:
-    """BERT-Large at two tensor-parallel widths and two microbatches."""
+    """BERT-Large at two tensor degrees and two microbatches."""
     return load_workload("bert-large", tensor_parallel=(1, 2), microbatch=(1, 4))
 
 
@@ -264,13 +264,13 @@ def test_the_same_inputs_give_the_same_bits(
     assert once() == once()
 
 
-def test_a_width_or_microbatch_that_was_not_captured_is_refused(
+def test_a_tensor_degree_or_microbatch_that_was_not_captured_is_refused(
     bert: Workload, cluster: Cluster, lanes: Accelerator
 ) -> None:
     """The error names what was asked and what there is."""
     with pytest.raises(InputError, match=r"not captured at microbatch 2"):
         evaluate(bert, lanes, cluster, Training(64, 2))
-    with pytest.raises(InputError, match=r"width 8.*captured widths: 1, 2"):
+    with pytest.raises(InputError, match=r"tensor degree 8.*captured tensor degrees: 1, 2"):
         evaluate(bert, lanes, cluster, Training(64, 1), (1, 1, 8))
 
 

@@ -114,7 +114,7 @@ def as_published(problem: PlacementProblem) -> PhazeProblem:
     weight_bytes = OPTIMIZERS[training.optimizer].weight_bytes
     recomputes = training.recompute != "none"
 
-    def node(place: int, layer: LayerCost, width: int) -> PhazeNode:
+    def node(place: int, layer: LayerCost, tensor_degree: int) -> PhazeNode:
         held_bytes = layer.transient_bytes if recomputes else layer.stash_bytes
         return PhazeNode(
             id=place,
@@ -122,7 +122,7 @@ def as_published(problem: PlacementProblem) -> PhazeProblem:
             activation_bytes=float(held_bytes),
             forward_s=layer.passes.forward.seconds,
             backward_s=layer.passes.backward.seconds,
-            tensor_parallel=width > 1,
+            tensor_parallel=tensor_degree > 1,
         )
 
     return PhazeProblem(
@@ -133,14 +133,16 @@ def as_published(problem: PlacementProblem) -> PhazeProblem:
         recompute=recomputes,
         optimizer=_OPTIMIZERS[training.optimizer],
         nodes={
-            width: tuple(node(place, layer, width) for place, layer in enumerate(layers))
-            for width, layers in problem.layers.items()
+            tensor_degree: tuple(
+                node(place, layer, tensor_degree) for place, layer in enumerate(layers)
+            )
+            for tensor_degree, layers in problem.layers.items()
         },
         edges={
-            width: tuple(
+            tensor_degree: tuple(
                 PhazeEdge(source, target, float(layers[source].output_bytes))
                 for source, target in problem.edges
             )
-            for width, layers in problem.layers.items()
+            for tensor_degree, layers in problem.layers.items()
         },
     )

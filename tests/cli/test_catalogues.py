@@ -292,11 +292,13 @@ def make(microbatch):
 """
 
 
-def test_a_planned_module_is_captured_at_several_widths(phaze: Phaze) -> None:
-    """A module with a plan is evaluated at every width that it was captured at."""
+def test_a_planned_module_is_captured_at_several_tensor_degrees(phaze: Phaze) -> None:
+    """A module with a plan is evaluated at every tensor degree that it was captured at."""
     Path("planned_model.py").write_text(PLANNED_MODEL)
-    widths = ("--tensor-parallel", "1", "--tensor-parallel", "4")
-    ran = phaze("workload", "capture", "planned_model:make", *widths, "--output", "planned.json")
+    tensor_degrees = ("--tensor-parallel", "1", "--tensor-parallel", "4")
+    ran = phaze(
+        "workload", "capture", "planned_model:make", *tensor_degrees, "--output", "planned.json"
+    )
     assert ran.code == 0, ran.err
     assert "2 variants" in ran.err
     shown = phaze("workload", "show", "planned.json", "--tensor-parallel", "4", "--json").json

@@ -22,7 +22,7 @@ from tests.workload.graphs import Moved, graph_of
 
 TINY = "gpt:layers=4,hidden=64,heads=4,sequence=64,vocab=256"
 TINY_LLAMA = "llama:layers=4,hidden=128,heads=4,ffn=256,sequence=128,vocab=256"
-WIDTHS = (1, 2, 4)
+TENSOR_DEGREES = (1, 2, 4)
 
 CHIP = Accelerator(
     num_tc=4,
@@ -42,14 +42,14 @@ def tiny(
     *, microbatch: int, sequence_parallel: bool = False, tensor: int | None = None
 ) -> Workload:
     """Load a small transformer as `phaze_opt.workload.zoo.LoadWorkload` says."""
-    return _tiny(microbatch, sequence_parallel, WIDTHS if tensor is None else (tensor,))
+    return _tiny(microbatch, sequence_parallel, TENSOR_DEGREES if tensor is None else (tensor,))
 
 
 @cache
-def _tiny(microbatch: int, sequence_parallel: bool, widths: tuple[int, ...]) -> Workload:
+def _tiny(microbatch: int, sequence_parallel: bool, tensor_degrees: tuple[int, ...]) -> Workload:
     return load_workload(
         TINY,
-        tensor_parallel=widths,
+        tensor_parallel=tensor_degrees,
         microbatch=(microbatch,),
         sequence_parallel=sequence_parallel,
     )
@@ -77,7 +77,7 @@ def point_of(
 
 
 def passes_of(point: Point) -> ScheduledLayer:
-    """Schedule the first layer of a point at its first width."""
+    """Schedule the first layer of a point at its first tensor degree."""
     return next(iter(cost_point(point, {}).costs.values())).passes[0]
 
 

@@ -131,7 +131,7 @@ def test_combinations_are_tried_where_single_changes_are_not_enough() -> None:
 
 
 def test_what_cannot_be_captured_is_left_out() -> None:
-    """A captured file holds few widths and microbatches: other changes are still tried."""
+    """A captured file holds few tensor degrees and microbatches: other changes are still tried."""
     point = crowded(2_000_000, (1, 4, 1))
 
     def only_own(*, microbatch: int, sequence_parallel: bool, tensor: int | None) -> Workload:

@@ -28,7 +28,7 @@ def workload() -> Workload:
 
 
 def estimated(names: list[str], training: Training, rate: float = 1.0) -> list[EstimatedLayers]:
-    """Estimate all widths on some chips at once."""
+    """Estimate all tensor degrees on some chips at once."""
     chips = [
         Chip(chip, load_cluster("flat-4GiB", 8), default_fusion(chip), rate)
         for chip in map(load_accelerator, names)

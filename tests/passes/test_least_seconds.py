@@ -56,7 +56,7 @@ trainings = st.builds(
 
 @functools.cache
 def workload(model: str, microbatch: int, sequence_parallel: bool) -> Workload:
-    """Return a model at two widths."""
+    """Return a model at two tensor degrees."""
     # 25 heads, and 1,024 positions that do not divide by 5; 2 key-value heads.
     wide = 2
     if model == "gpt2-xl":

@@ -83,29 +83,31 @@ def test_least_seconds_change_nothing(problem: PlacementProblem, least: float, m
     shares = {"least": min(least, most), "most": max(least, most)}
     asked: list[int] = []
 
-    def find(width: int) -> tuple[LayerCost, ...]:
-        asked.append(width)
-        return problem.layers[width]
+    def find(tensor_degree: int) -> tuple[LayerCost, ...]:
+        asked.append(tensor_degree)
+        return problem.layers[tensor_degree]
 
     bounded = replace(
         problem,
         layers=OnDemand(problem.layers, find),
-        least={width: lowered(each, shares) for width, each in problem.layers.items()},
+        least={
+            tensor_degree: lowered(each, shares) for tensor_degree, each in problem.layers.items()
+        },
     )
     assert solved(bounded) == solved(problem)
     if shares["least"] == 1.0:
         assert len(asked) <= len(problem.layers)
 
 
-def test_a_width_that_cannot_be_the_fastest_is_not_asked_for() -> None:
+def test_a_tensor_degree_that_cannot_be_the_fastest_is_not_asked_for() -> None:
     """Its least seconds say so."""
     blocks = [LayerCost(f"block.{i}", LayerPasses.of(1.0, 2.0), 10, 0, 1, 1, 1) for i in range(12)]
     slower = [replace(block, passes=LayerPasses.of(9.0, 9.0)) for block in blocks]
     layers = {1: tuple(blocks), 2: tuple(slower)}
 
-    def find(width: int) -> tuple[LayerCost, ...]:
-        assert width == 1, "the width of 2 was asked for"
-        return layers[width]
+    def find(tensor_degree: int) -> tuple[LayerCost, ...]:
+        assert tensor_degree == 1, "the tensor degree 2 was asked for"
+        return layers[tensor_degree]
 
     problem = PlacementProblem(
         layers=OnDemand(layers, find),

@@ -23,7 +23,7 @@ from tests.placement.test_solve_placement import chain
 
 
 def with_kinds(problem: PlacementProblem) -> PlacementProblem:
-    """Say which layers are alike at every width."""
+    """Say which layers are alike at every tensor degree."""
     bare = zip(
         *([each.with_fields(name="") for each in layers] for layers in problem.layers.values()),
         strict=True,
@@ -63,8 +63,10 @@ def test_designs_with_other_seconds_have_the_same_bytes(rate: float) -> None:
     """The very same object, by which tables are found again; other bytes have another one."""
     problem = chain()
     faster = {
-        width: tuple(layer.with_fields(passes=scaled(layer.passes, 1.0 / rate)) for layer in layers)
-        for width, layers in problem.layers.items()
+        tensor_degree: tuple(
+            layer.with_fields(passes=scaled(layer.passes, 1.0 / rate)) for layer in layers
+        )
+        for tensor_degree, layers in problem.layers.items()
     }
     assert chain_bytes(replace(problem, layers=faster), 1) is chain_bytes(problem, 1)
     fuller = {1: tuple(layer.with_fields(stash_bytes=3) for layer in problem.layers[1])}

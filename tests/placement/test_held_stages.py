@@ -49,8 +49,10 @@ def test_a_stage_holds_what_its_layers_do(problem: PlacementProblem, data: st.Da
     faster = replace(
         problem,
         layers={
-            width: tuple([layer.with_fields(passes=scaled(layer.passes, 0.5)) for layer in own])
-            for width, own in problem.layers.items()
+            tensor_degree: tuple(
+                [layer.with_fields(passes=scaled(layer.passes, 0.5)) for layer in own]
+            )
+            for tensor_degree, own in problem.layers.items()
         },
     )
     assert held_stages(CandidateCosts(faster), layout) is found

@@ -39,8 +39,8 @@ def test_the_tightest_split_needs_the_least_memory_that_fits(
     assume(min(problem.layers) <= problem.cluster.devices)
     training = replace(problem.training, zero=zero, pipeline_schedule=schedule)
     layers = {
-        width: tuple(replace(layer, stash_bytes=layer.stash_bytes + 1) for layer in chain)
-        for width, chain in problem.layers.items()
+        tensor_degree: tuple(replace(layer, stash_bytes=layer.stash_bytes + 1) for layer in chain)
+        for tensor_degree, chain in problem.layers.items()
     }
     problem = replace(problem, training=training, layers=layers)
     needed = explain_tightest_split(problem).memory.total

@@ -131,7 +131,7 @@ def test_few_microbatches_move_layers_away_from_the_head(devices: int, split: li
         patch.setattr(best, "_FEW_SPLITS", 0)
         patch.setattr(best, "_FEW_CANDIDATES", 0)
         found = solve_placement(problem)
-        patch.setattr(best, "faster_splits", lambda widths, known_s, time: 0.0)
+        patch.setattr(best, "faster_splits", lambda tensor_degrees, known_s, time: 0.0)
         by_closed_form_s = solve_placement(problem).time_per_batch_s
     assert sizes(found) == split
     assert found.status == "optimal"

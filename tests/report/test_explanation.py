@@ -106,7 +106,7 @@ def test_what_is_short_is_said_once() -> None:
     assert str(explanation.evaluation.reason).startswith("Layer ")
     _, shortage, searched, *_ = explanation_sentences(explanation)
     assert shortage.startswith("The placement that needs least memory takes ")
-    assert searched == ("Every pipeline depth at the tensor-parallel widths 1, 2 and 4 was tried.")
+    assert searched == ("Every pipeline depth at the tensor degrees 1, 2 and 4 was tried.")
     assert len(explanation_sentences(explained((1, 4, 1), 2_000_000))) == 3
 
 
