@@ -300,7 +300,7 @@ def variants_within(
 ) -> list[WorkloadVariant]:
     """Return the captured variants whose tensor-parallel group fits the cluster."""
     captured = workload.variants_for(training.microbatch, training.sequence_parallel)
-    return [one for one in captured if one.tensor_parallel <= cluster.devices]
+    return [variant for variant in captured if variant.tensor_parallel <= cluster.devices]
 
 
 def _variants(
@@ -312,10 +312,10 @@ def _variants(
         # A tensor degree of more devices than there are is kept only to say that it does not fit.
         usable = variants_within(workload, cluster, training) or captured
     else:
-        usable = [one for one in captured if one.tensor_parallel == degrees.tensor]
+        usable = [variant for variant in captured if variant.tensor_parallel == degrees.tensor]
     if not usable:
         wanted = "any tensor degree" if degrees is None else f"tensor degree {degrees.tensor}"
-        tensor_degrees = ", ".join(str(one.tensor_parallel) for one in captured) or "none"
+        tensor_degrees = ", ".join(str(variant.tensor_parallel) for variant in captured) or "none"
         raise InputError(
             f"{workload.model} is not captured at microbatch {training.microbatch} and {wanted}; "
             f"captured tensor degrees: {tensor_degrees}."

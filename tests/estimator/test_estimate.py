@@ -56,7 +56,7 @@ def binding(mode: ModeEstimate) -> list[str]:
 
 def beside(*members: Moved) -> OperatorGraph:
     """Make a graph without edges."""
-    return side_by_side(tuple([graph_of([one]) for one in members]))
+    return side_by_side(tuple([graph_of([member]) for member in members]))
 
 
 @given(st.lists(operators, min_size=1, max_size=6), accelerators)

@@ -50,11 +50,13 @@ def test_no_schedule_is_shorter_than_its_bound(
         for row, layer in enumerate(variant.layers):
             (at,) = {index for _, index in variant.nodes if index == row}
             node = next(i for i, (_, index) in enumerate(variant.nodes) if index == at)
-            bound, found = estimated.least_chain()[node], costed.chain[node]
-            assert replace(found, passes=bound.passes) == replace(bound, name=found.name)
+            bound, placed_layer = estimated.least_chain()[node], costed.chain[node]
+            assert replace(placed_layer, passes=bound.passes) == replace(
+                bound, name=placed_layer.name
+            )
             for name in LayerPasses._fields:
                 (bound_s, link_s), (found_s, found_link_s) = (
-                    getattr(one.passes, name) for one in (bound, found)
+                    getattr(cost.passes, name) for cost in (bound, placed_layer)
                 )
                 assert link_s == found_link_s
                 # Nor is it tighter than necessary: the bound for many chips is at most this one.

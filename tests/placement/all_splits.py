@@ -78,10 +78,10 @@ def settings(seed: int, count: int, layers: Layers) -> Iterator[PlacementProblem
         try:
             solve_placement(replace(problem, hbm_usable_bytes=1.0))
         except MisfitError as error:
-            found = replace(problem, hbm_usable_bytes=share * error.misfit.memory.total)
-            if _fits(found):
+            fitting = replace(problem, hbm_usable_bytes=share * error.misfit.memory.total)
+            if _fits(fitting):
                 left -= 1
-                yield found
+                yield fitting
         except InfeasibleError:
             continue  # nothing to interleave
 
@@ -285,12 +285,12 @@ def try_all(problem: PlacementProblem) -> Tried:
     count = 0
     for candidate in all_candidates(problem):
         if problem.training.interleave > 1:
-            found = _try_interleaved(costs, candidate)
+            split = _try_interleaved(costs, candidate)
         else:
-            found = try_candidate(costs, candidate)
-        count += found.count
-        if found.time_s < best.time_s:
-            best = found
+            split = try_candidate(costs, candidate)
+        count += split.count
+        if split.time_s < best.time_s:
+            best = split
     return replace(best, count=count)
 
 

@@ -59,7 +59,9 @@ def backward_s(layer: LayerCost) -> float:
 
 def scaled(passes: LayerPasses, scale: float) -> LayerPasses:
     """Return passes that take so many times as long."""
-    return LayerPasses(*[one._replace(seconds=one.seconds * scale) for one in passes])
+    return LayerPasses(
+        *[layer_pass._replace(seconds=layer_pass.seconds * scale) for layer_pass in passes]
+    )
 
 
 def with_link(passes: LayerPasses, forward: float, backward: float) -> LayerPasses:

@@ -29,7 +29,7 @@ def with_kinds(problem: PlacementProblem) -> PlacementProblem:
         strict=True,
     )
     seen: dict[tuple[LayerCost, ...], int] = {}
-    return replace(problem, kinds=tuple([seen.setdefault(one, len(seen)) for one in bare]))
+    return replace(problem, kinds=tuple([seen.setdefault(kind, len(seen)) for kind in bare]))
 
 
 def placed(problem: PlacementProblem) -> Placement | str:
@@ -50,8 +50,8 @@ def test_kinds_change_nothing(problem: PlacementProblem) -> None:
             stated = [attrgetter(name)(layer.passes) for layer in layers]
             assert known.column(tensor, name).tolist() == stated
             assert problem.column(tensor, name).tolist() == stated
-        one, other = chain_bytes(known, tensor), chain_bytes(problem, tensor)
-        assert [getattr(one, each.name) for each in fields(one)] == [
+        by_kinds, other = chain_bytes(known, tensor), chain_bytes(problem, tensor)
+        assert [getattr(by_kinds, each.name) for each in fields(by_kinds)] == [
             getattr(other, each.name) for each in fields(other)
         ]
     assert repr(placed(known)) == repr(placed(problem))
@@ -91,9 +91,9 @@ def test_tables_of_long_chains_are_made_again(problem: PlacementProblem) -> None
         patch.object(chain_bytes_module, "MOST_LAYERS", 0),
         patch.object(candidate_costs, "MOST_LAYERS", 0),
     ):
-        found = placed(problem)
-    assert repr(found) == repr(placed(problem))
-    assert found == placed(problem)
+        placement = placed(problem)
+    assert repr(placement) == repr(placed(problem))
+    assert placement == placed(problem)
 
 
 def test_tables_of_long_chains_go_with_them() -> None:

@@ -73,13 +73,13 @@ def test_tensor_degrees_come_by_their_bound(problem: PlacementProblem) -> None:
     tensor_degrees = DegreesByBound(CandidateCosts(problem))
     kinds: tuple[Literal["closed_s", "replayed_s"], ...] = ("closed_s", "replayed_s")
     for kind in kinds:
-        found = list(tensor_degrees.by_bound(kind))
-        bounds_s = [bound_s for bound_s, _ in found]
+        order = list(tensor_degrees.by_bound(kind))
+        bounds_s = [bound_s for bound_s, _ in order]
         assert bounds_s == sorted(bounds_s)
-        assert sorted(tensor for _, tensor in found if tensor is not None) == sorted(
+        assert sorted(tensor for _, tensor in order if tensor is not None) == sorted(
             tensor_degrees.grids
         )
-        for bound_s, tensor in found:
+        for bound_s, tensor in order:
             if tensor is not None:
                 each_s = [getattr(bounds, kind).min() for bounds in tensor_degrees.bounds(tensor)]
                 assert bound_s == pytest.approx(min(each_s), rel=1e-8)
@@ -91,10 +91,10 @@ def test_entries_come_by_rising_bound(count: int) -> None:
     random = np.random.default_rng(count)
     bounds_s = [random.choice([1.0, 2.0, 3.0, np.inf], size) for size in (count, 7)]
     grids = [grid_of(tensor, len(each_s)) for tensor, each_s in enumerate(bounds_s, 1)]
-    found = list(by_bound(grids, bounds_s))
-    values = [bounds_s[index][entry] for index, entry in found]
+    order = list(by_bound(grids, bounds_s))
+    values = [bounds_s[index][entry] for index, entry in order]
     assert values == sorted(values)
-    assert len(set(found)) == sum(int(np.isfinite(each_s).sum()) for each_s in bounds_s)
+    assert len(set(order)) == sum(int(np.isfinite(each_s).sum()) for each_s in bounds_s)
     assert list(by_bound([], [])) == []
 
 
@@ -110,12 +110,12 @@ def test_ties_come_as_candidates_are_ordered(seed: int) -> None:
     bounds_s = [random.choice([1.0, 2.0], len(grid.data)) for grid in grids]
 
     def place(index: int, entry: int) -> tuple[float, tuple[int, ...], int]:
-        one = grids[index].candidate(entry)
-        return bounds_s[index][entry], (one.devices, *one.degrees), index
+        candidate = grids[index].candidate(entry)
+        return bounds_s[index][entry], (candidate.devices, *candidate.degrees), index
 
-    found = list(by_bound(grids, bounds_s))
-    assert found == sorted(found, key=lambda each: place(*each))
-    assert len(found) == 72
+    tried = list(by_bound(grids, bounds_s))
+    assert tried == sorted(tried, key=lambda each: place(*each))
+    assert len(tried) == 72
 
 
 def grid_of(tensor: int, size: int) -> CandidateGrid:
@@ -138,7 +138,7 @@ def test_least_work_equals_its_definition(
     microbatches, stages = np.array(candidates, dtype=np.int64).reshape(-1, 2).T.copy()
     rounds = microbatches.astype(np.float64)
     even_share = 1.0 - (1.0 - 1.0 / rounds) ** stages
-    found = least_of_work(rounds, stages, even_share, all_s, largest_s)
+    least_s = least_of_work(rounds, stages, even_share, all_s, largest_s)
     closed_s = (rounds - 1.0) * np.maximum(all_s / stages, largest_s) + all_s
     replayed_s = np.maximum(rounds * largest_s, all_s / even_share)
-    assert found == (min(closed_s, default=np.inf), min(replayed_s, default=np.inf))
+    assert least_s == (min(closed_s, default=np.inf), min(replayed_s, default=np.inf))

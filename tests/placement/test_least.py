@@ -96,7 +96,9 @@ def rates(problem: PlacementProblem, count: int = 1) -> ChipRates:
 
 def layer_seconds(layers: tuple[LayerCost, ...], share: Any = 1.0) -> LeastLayers:
     """Return the seconds of layers that are all distinct, on one accelerator."""
-    columns = zip(*[[one.seconds for one in layer.passes] for layer in layers], strict=True)
+    columns = zip(
+        *[[layer_pass.seconds for layer_pass in layer.passes] for layer in layers], strict=True
+    )
     return LeastLayers(*(np.array([column]).T * share for column in columns))
 
 
@@ -160,13 +162,15 @@ def test_given_degrees_are_never_faster(problem: PlacementProblem, data: st.Data
     layers = problem.layers[tensor_degree]
     if data.draw(st.booleans()):
         first, *others = layers
-        twins = [replace(first, name=one.name, tied_parameters=0) for one in others[:-1]]
+        twins = [replace(first, name=layer.name, tied_parameters=0) for layer in others[:-1]]
         layers = (first, *twins, *others[-1:])
         problem = replace(problem, layers={tensor_degree: layers})
     stages, replicas = data.draw(st.integers(1, len(layers))), data.draw(st.integers(1, 4))
     degrees = Degrees(stages, replicas, tensor_degree)
     # Layers that share parameters are different ones, as an embedding and a head are.
-    nameless = [replace(one, name=one.name if one.tied_parameters else "") for one in layers]
+    nameless = [
+        replace(layer, name=layer.name if layer.tied_parameters else "") for layer in layers
+    ]
     kinds = tuple(dict.fromkeys(nameless))
     rows = [kinds.index(layer) for layer in nameless]
     found_s = [
@@ -298,7 +302,7 @@ def test_what_runs_share_is_what_each_has_alone(problem: PlacementProblem, kept:
     """The candidates of runs that keep something else are those that each would collect itself."""
     tensor_degree = min(problem.layers)
     chain = problem.layers[tensor_degree]
-    more = tuple(replace(one, stash_bytes=one.stash_bytes + kept) for one in chain)
+    more = tuple(replace(layer, stash_bytes=layer.stash_bytes + kept) for layer in chain)
     for layers in (chain, more):
         alone = replace(problem, layers={tensor_degree: layers}, least=None)
         costs, distinct = CandidateCosts(alone), np.arange(len(layers))
@@ -306,5 +310,5 @@ def test_what_runs_share_is_what_each_has_alone(problem: PlacementProblem, kept:
             LeastCandidates.of(costs, distinct),
             _Collector(costs, distinct, None).collect(),
         )
-        for one, other in zip(shared.fitting(1000.0), own.fitting(1000.0), strict=True):
-            np.testing.assert_array_equal(one, other)
+        for stages, other in zip(shared.fitting(1000.0), own.fitting(1000.0), strict=True):
+            np.testing.assert_array_equal(stages, other)

@@ -85,8 +85,8 @@ def test_queues_are_those_of_a_simulation(rows: list[tuple[float, float, float, 
             assert back_wait_s[i, j] == pytest.approx(end_s - busy[run].sum(), abs=1e-9)
             assert left_s[i, j] == pytest.approx(over_s, abs=1e-9)
             sums = [gather[run].sum(), gather[run].sum(), reduce_[run].sum()]
-            found = [total_s[i, j], *(table[i, j] for table in totals_s)]
-            assert found == pytest.approx(sums)
+            table_s = [total_s[i, j], *(table[i, j] for table in totals_s)]
+            assert table_s == pytest.approx(sums)
 
 
 @settings(max_examples=200, deadline=None)

@@ -30,9 +30,9 @@ TENSOR_DEGREES = (1, 2, 4, 8)
 
 def chain(layers: int, network: str, devices: int, zero: int = 0) -> PlacementProblem:
     """Return a model of equal layers, at the tensor degrees that a transformer has."""
-    one = LayerCost("block", LayerPasses.of(1e-3, 2e-3), 10**6, 0, 10**5, 10**5, 10**5)
+    block = LayerCost("block", LayerPasses.of(1e-3, 2e-3), 10**6, 0, 10**5, 10**5, 10**5)
     return PlacementProblem(
-        layers=dict.fromkeys(TENSOR_DEGREES, layers * (one,)),
+        layers=dict.fromkeys(TENSOR_DEGREES, layers * (block,)),
         edges=tuple((index, index + 1) for index in range(layers - 1)),
         cluster=load_cluster(network, devices),
         training=Training(4 * devices, 1, zero=zero),
@@ -76,7 +76,8 @@ def test_no_placement_takes_more(network: str, layers: int, devices: int, zero: 
     """The bound holds, of chains and of numbers of replicas, and is none out of the air."""
     problem = chain(layers, network, devices, zero)
     sizes = [
-        _size_of_degree(one, layers, problem.cluster, problem.training) for one in TENSOR_DEGREES
+        _size_of_degree(tensor_degree, layers, problem.cluster, problem.training)
+        for tensor_degree in TENSOR_DEGREES
     ]
     gc.collect()
     tracemalloc.start()

@@ -196,9 +196,9 @@ def test_a_problem_may_name_its_layers(degrees: Degrees | None) -> None:
         unnamed = tuple([layer.with_fields(name="kind") for layer in problem.layers[1]])
         named = replace(problem, layers={1: unnamed}, names=problem.names_of(1))
         answers = []
-        for one in (problem, named):
+        for variant in (problem, named):
             try:
-                answers.append(repr(solve_placement(one, degrees).stages))
+                answers.append(repr(solve_placement(variant, degrees).stages))
             except InfeasibleError as error:
                 answers.append(str(error))
         assert answers[0] == answers[1]
