@@ -54,7 +54,9 @@ def heavy_layers(layers: Sequence[LayerBinding]) -> list[LayerBinding]:
 
     def seconds(layer: LayerBinding) -> float:
         passes = (layer.forward, layer.backward, layer.recompute)
-        return layer.count * sum(one.makespan_s for one in passes if one is not None)
+        return layer.count * sum(
+            bound_pass.makespan_s for bound_pass in passes if bound_pass is not None
+        )
 
     least_s = _LEAST_SHARE * sum(seconds(layer) for layer in layers)
     return sorted((layer for layer in layers if seconds(layer) >= least_s), key=seconds)[::-1]

@@ -213,7 +213,9 @@ def _is_number(value: object) -> bool:
 
 def workload_tables(workload: Workload) -> RenderableType:
     """Show the first captured variant of a model, and say which variants there are."""
-    captured = ", ".join(f"{one.tensor_parallel} and {one.microbatch}" for one in workload.variants)
+    captured = ", ".join(
+        f"{variant.tensor_parallel} and {variant.microbatch}" for variant in workload.variants
+    )
     variants = sentence(f"Captured tensor degrees and microbatches: {captured or 'none'}.")
     tables = [summary_tables(summarise(workload))] if workload.variants else []
     return Group(*tables, Text(), variants)

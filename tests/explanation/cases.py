@@ -68,7 +68,7 @@ def point_of(
 ) -> Point:
     """Return a point whose only layer has one graph forward and backward, at tensor degree 2."""
     (variant,) = tiny(microbatch=1, tensor=2).variants
-    moved = [one if isinstance(one, Moved) else Moved(one) for one in operators]
+    moved = [operator if isinstance(operator, Moved) else Moved(operator) for operator in operators]
     graph = graph_of(moved, edges)
     layer = replace(variant.layers[0], forward=graph, backward=graph)
     alone = replace(variant, layers=(layer,), nodes=(("only", 0),), edges=())

@@ -164,7 +164,7 @@ def test_small_words() -> None:
     block = explained((2, 2, 2)).layers[1]
 
     def layer(count: int, *seconds: float) -> LayerBinding:
-        passes = [replace(block.forward, makespan_s=one) for one in seconds]
+        passes = [replace(block.forward, makespan_s=makespan_s) for makespan_s in seconds]
         return LayerBinding("layer", count, *passes)
 
     layers = [layer(1, 3.0, 0.0, 0.0), layer(4, 1.0, 0.0, 0.5), layer(1, 0.1, 0.1, 0.0)]
