@@ -248,7 +248,7 @@ def evaluate(
         from phaze_opt.report.timeline import write_timeline
 
         layers = costed.costs[evaluation.placement.tensor].passes
-        passes = [one for layer in layers for one in layer.all()]
+        passes = [scheduled for layer in layers for scheduled in layer.all()]
         write_timeline(timeline, evaluation.placement, passes)
     if as_json:
         print_json(evaluation_to_json_dict(evaluation))

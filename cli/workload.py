@@ -217,13 +217,13 @@ def _draw(
 
         batch = variant.microbatch
         ((estimated,),) = estimate_layers([variant], [place], Training(batch, batch))
-        (found,) = [
-            one
+        (estimated_pass,) = [
+            candidate
             for of_layer in estimated.passes
-            for one in of_layer
-            if (one.layer, one.direction) == (name, direction)
+            for candidate in of_layer
+            if (candidate.layer, candidate.direction) == (name, direction)
         ]
-        chosen, notes = found.graph, operator_time_words(found)
+        chosen, notes = estimated_pass.graph, operator_time_words(estimated_pass)
         title += f", every operator by itself on {accelerator}"
     write_drawing(chosen, title, path, notes)
 

@@ -107,8 +107,8 @@ def test_chips_are_compared_as_a_study_compares_them(phaze: Phaze) -> None:
     said = "bert-large on 8 devices, tpuv4-ici-flat, global batch 32, adam"
     assert shown.startswith(said) and compared["run"]["winner.toml"].startswith(said)
     assert "microbatch 2, 4; recompute none, full; zero 0, 1; attention eager, flash" in shown
-    one = phaze("accelerator", "compare", *names, *asked[:-1], "1", "--json").json
-    assert {row["field"]: row for row in one}["microbatch"]["winner.toml"] == 1
+    answer = phaze("accelerator", "compare", *names, *asked[:-1], "1", "--json").json
+    assert {row["field"]: row for row in answer}["microbatch"]["winner.toml"] == 1
 
 
 @pytest.mark.parametrize(
