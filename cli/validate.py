@@ -46,7 +46,7 @@ def validate(
     if plot is not None:
         from phaze_opt.report.validation import write_plot
 
-        write_plot([table for each in validations for table in each.tables], plot)
+        write_plot([table for validation in validations for table in validation.tables], plot)
         say(f"Written to {plot}.")
     if as_json:
         print_json(_plain(validations))
@@ -59,10 +59,10 @@ def _plain(validations: Sequence[Validation]) -> list[dict[str, Any]]:
     from phaze_opt.report.validation import unexpressed_to_builtins, validation_to_builtins
 
     plain = []
-    for each in validations:
-        plain += [validation_to_builtins(table) for table in each.tables]
-        for name in dict.fromkeys(row.table for row in each.unexpressed):
-            rows = [row for row in each.unexpressed if row.table == name]
+    for validation in validations:
+        plain += [validation_to_builtins(table) for table in validation.tables]
+        for name in dict.fromkeys(row.table for row in validation.unexpressed):
+            rows = [row for row in validation.unexpressed if row.table == name]
             left_out = unexpressed_to_builtins(name, rows)
             own = next((table for table in plain if table["table"] == name), None)
             if own is None:
@@ -76,9 +76,9 @@ def _show(validations: Sequence[Validation], rows: bool, every: bool) -> None:
     """Print the tables for a person."""
     from phaze_opt.report.validation import row_tables, summary_table, unexpressed_table
 
-    known = [table for each in validations for table in each.tables]
+    known = [table for validation in validations for table in validation.tables]
     tables = [table for table in known if every or not table.minor]
-    left_out = [row for each in validations for row in each.unexpressed]
+    left_out = [row for validation in validations for row in validation.unexpressed]
     print_table(summary_table(tables))
     if len(tables) < len(known):
         say(f"{len(known) - len(tables)} tables that say little are left out; --all shows them.")

@@ -496,7 +496,9 @@ def _energy_by_level_j(
         + solved.microbatches * sum(training.copy_bytes)
     )
     energy_j["hbm"] += parameters * update_bytes * joules.hbm_j_per_byte
-    sent_bytes = sum(each.sent_bytes for stage in solved.stages for each in stage.communication)
+    sent_bytes = sum(
+        exchange.sent_bytes for stage in solved.stages for exchange in stage.communication
+    )
     energy_j["network"] += sent_bytes * joules.network_j_per_byte
     replicas = solved.data * solved.tensor
     return {level: replicas * value for level, value in energy_j.items()}

@@ -232,12 +232,14 @@ def chip_rates(chips: Sequence[Chip], training: Training) -> ChipRates:
     accelerators = [chip.accelerator for chip in chips]
     update = f"{training.optimizer}_update"
     return ChipRates(
-        hbm_usable_bytes=np.array([each.usable_hbm_bytes for each in accelerators]),
-        hbm_bytes_per_s=np.array([each.sustained_hbm_bytes_per_s for each in accelerators]),
+        hbm_usable_bytes=np.array([accelerator.usable_hbm_bytes for accelerator in accelerators]),
+        hbm_bytes_per_s=np.array(
+            [accelerator.sustained_hbm_bytes_per_s for accelerator in accelerators]
+        ),
         step_parameters_per_s=np.array([_lanes_per_s(chip, update) for chip in chips]),
         accumulation_parameters_per_s=np.array([_lanes_per_s(chip, "add") for chip in chips]),
         collective_core_share=np.array(
-            [each.calibration.collective_core_share for each in accelerators]
+            [accelerator.calibration.collective_core_share for accelerator in accelerators]
         ),
     )
 

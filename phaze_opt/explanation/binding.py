@@ -170,7 +170,7 @@ def bind_pass(
 
     Parameters
     ----------
-    one
+    scheduled
         Estimated and scheduled.
     accelerator
         That it was scheduled on.

@@ -21,7 +21,7 @@ def joined_note(written: str, stored: str) -> str:
     ----------
     written
         The program's part, from `phaze_opt.report.markdown.note_of`.
-    found
+    stored
         The note as it is; empty where there is none.
     """
     before, after = own_words(stored)
