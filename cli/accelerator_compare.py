@@ -86,7 +86,7 @@ class RunOptions:
 
         assert self.model is not None
         held = microbatches(self.model) or _MICROBATCHES
-        batches = [one for one in held if one <= self.global_batch] or [1]
+        batches = [batch for batch in held if batch <= self.global_batch] or [1]
         solved: dict[str, Any] = {"zero": {_SOLVE: _chosen("zero", self.zero, [0, 1])}}
         if self.attention == _SOLVE:
             solved["attention"] = {_SOLVE: ["eager", "flash"]}
@@ -155,8 +155,12 @@ def compare(
 
     names = ("first", "second") if first == second else (first, second)
     chips = load_accelerator(first), load_accelerator(second)
-    one, other = (accelerator_numbers(chip) for chip in chips)
-    rows = [_row(name, names, (one[name], other[name])) for name in one if one[name] != other[name]]
+    numbers, other = (accelerator_numbers(chip) for chip in chips)
+    rows = [
+        _row(name, names, (numbers[name], other[name]))
+        for name in numbers
+        if numbers[name] != other[name]
+    ]
     words = ""
     if options.model is not None:
         from phaze_opt.study.baselines import train_at_best
@@ -164,8 +168,8 @@ def compare(
         spec = options.spec()
         words = options.words(spec)
         searched = _searched(spec)
-        one, other = (_achieved(run, searched) for run in train_at_best(spec, chips))
-        rows += [_row(name, names, (one[name], other[name])) for name in one]
+        numbers, other = (_achieved(run, searched) for run in train_at_best(spec, chips))
+        rows += [_row(name, names, (numbers[name], other[name])) for name in numbers]
     if as_json:
         said = [{"field": "run", **dict.fromkeys(names, words), "ratio": None}] if words else []
         print_json([*said, *rows])
@@ -209,22 +213,22 @@ def _achieved(
     """Return what a chip achieves at its best, by name, and the options that it has then."""
     from phaze_opt.report.words import RESOURCE_WORDS
 
-    found = None if run is None else run.evaluation
-    if run is None or found is None or found.placement is None:
+    evaluation = None if run is None else run.evaluation
+    if run is None or evaluation is None or evaluation.placement is None:
         rates = ("throughput, samples/s", "tokens/s per device", "TFLOP/s per device", "MFU")
         nothing = dict.fromkeys((*searched, "placement"))
         unbound = {"bound by": "fits under no option", "bound by, share": None}
         return {**dict.fromkeys(rates, 0.0), **unbound, **nothing}
-    resource, share = next(iter(found.bound_by_share.items()))
+    resource, share = next(iter(evaluation.bound_by_share.items()))
     return {
-        "throughput, samples/s": found.throughput_samples_per_s,
-        "tokens/s per device": found.tokens_per_s_per_device,
-        "TFLOP/s per device": found.tflops_per_device,
-        "MFU": found.mfu,
+        "throughput, samples/s": evaluation.throughput_samples_per_s,
+        "tokens/s per device": evaluation.tokens_per_s_per_device,
+        "TFLOP/s per device": evaluation.tflops_per_device,
+        "MFU": evaluation.mfu,
         "bound by": RESOURCE_WORDS.get(resource, resource),
         "bound by, share": share,
         **{name: run.values[name] for name in searched},
-        "placement": found.placement.degrees_text,
+        "placement": evaluation.placement.degrees_text,
     }
 
 
@@ -234,12 +238,12 @@ def _row(name: str, names: tuple[str, str], values: tuple[Any, Any]) -> dict[str
     return {"field": name, **dict(zip(names, values, strict=True)), "ratio": ratio}
 
 
-def _ratio(one: object, other: object) -> float | None:
+def _ratio(first: object, second: object) -> float | None:
     """Return the second over the first, where both are numbers."""
-    if isinstance(one, bool) or isinstance(other, bool):
+    if isinstance(first, bool) or isinstance(second, bool):
         return None
-    if isinstance(one, int | float) and isinstance(other, int | float) and one:
-        return other / one
+    if isinstance(first, int | float) and isinstance(second, int | float) and first:
+        return second / first
     return None
 
 
@@ -251,7 +255,9 @@ def _in_units(row: Mapping[str, Any], names: tuple[str, str]) -> dict[str, Any]:
     known = {field for (field, _), name in zip(shown, names, strict=True) if row[name] is not None}
     # One of both may not have the number; both have it in the same unit, or as it is.
     field = known.pop() if len(known) == 1 else row["field"]
-    values = [row[name] for name in names] if field == row["field"] else [one for _, one in shown]
+    values = (
+        [row[name] for name in names] if field == row["field"] else [value for _, value in shown]
+    )
     return {
         "field": field,
         **dict(zip(names, map(_without_powers, values), strict=True)),

@@ -117,25 +117,25 @@ def collective(
 
     Example: phaze-opt cluster collective dgx-a100 --devices 64 --bytes 1e9
     """
-    found = replace(options, kind=options.kind or "all_reduce").estimate(name)
+    estimates = replace(options, kind=options.kind or "all_reduce").estimate(name)
     if as_json or options.csv_file is not None:
-        for one in found:
-            print(json.dumps({**asdict(one), "time_s": one.latency_s}, allow_nan=False))
+        for estimated in estimates:
+            print(json.dumps({**asdict(estimated), "time_s": estimated.latency_s}, allow_nan=False))
         return
     from phaze_opt.report.tables import rows_table
     from phaze_opt.units import format_bytes, format_seconds
 
-    (one,) = found
+    (estimated,) = estimates
     shown = [
         {
             "topology": level.topology,
             "sustained, GB/s": level.sustained_bytes_per_s / 1e9,
             "sent per device": format_bytes(level.bytes_per_device),
         }
-        for level in one.levels
+        for level in estimated.levels
     ]
     print_table(rows_table(shown))
-    print(f"{one.algorithm}, {format_seconds(one.latency_s)}")
+    print(f"{estimated.algorithm}, {format_seconds(estimated.latency_s)}")
 
 
 def _summary(name: str, cluster: Cluster) -> dict[str, Any]:

@@ -268,8 +268,8 @@ def collective(
     Example: phaze-opt estimate collective --cluster dgx-h100 --kind all_reduce --devices 8
     --bytes 1e9
     """
-    for one in options.estimate(cluster):
-        _print(one)
+    for estimated in options.estimate(cluster):
+        _print(estimated)
 
 
 def _print(estimate: Any) -> None:
@@ -277,9 +277,11 @@ def _print(estimate: Any) -> None:
     print(json.dumps(asdict(estimate), allow_nan=False))
 
 
-def _run_csv(path: Path, columns: tuple[str, ...], one: Callable[[CsvRow], object]) -> None:
+def _run_csv(
+    path: Path, columns: tuple[str, ...], estimate_row: Callable[[CsvRow], object]
+) -> None:
     """Print the estimate of every row; nothing is printed unless all rows are valid."""
-    for line in read_rows(path, columns, one):
+    for line in read_rows(path, columns, estimate_row):
         _print(line)
 
 

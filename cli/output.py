@@ -74,7 +74,8 @@ def takes(options: type[Any]) -> Callable[[Callable[..., None]], Callable[..., N
             command(given, **values)
 
         parameters = [
-            one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in (*shared.values(), *own)
+            parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
+            for parameter in (*shared.values(), *own)
         ]
         vars(run)["__signature__"] = inspect.Signature(parameters)
         return run

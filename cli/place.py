@@ -153,14 +153,14 @@ def _split(problem: DnnProblem, key: str, splits: SplitsChoice | None) -> dict[s
 
     graph = build_unit_graph(problem, contiguous=splits != "any")
     if key == "max_load" and splits != "any":
-        found = split_contiguous(graph, progress=_progress())
+        split = split_contiguous(graph, progress=_progress())
     else:
         from phaze_opt.partitioning.integer_program import least_latency, split_any
 
-        found = least_latency(problem) if key == "latency" else split_any(problem)
+        split = least_latency(problem) if key == "latency" else split_any(problem)
     return {
-        "status": found.status,
-        key: found.value,
+        "status": split.status,
+        key: split.value,
         "splits": [
             {
                 "device": kind,
@@ -171,11 +171,11 @@ def _split(problem: DnnProblem, key: str, splits: SplitsChoice | None) -> dict[s
                     for member in graph.units[unit].members
                 ),
             }
-            for (kind, units), load in zip(found.devices, found.loads, strict=True)
+            for (kind, units), load in zip(split.devices, split.loads, strict=True)
         ],
-        "bound": found.bound,
-        "gap": found.gap,
-        "solve_s": found.solve_s,
+        "bound": split.bound,
+        "gap": split.gap,
+        "solve_s": split.solve_s,
     }
 
 

@@ -125,7 +125,7 @@ class PointOptions:
         )
 
     def point(self) -> Point:
-        """Read the options, and capture the model at every width that the placement may use."""
+        """Read the options, and capture the model at every tensor degree the placement may use."""
         from phaze_opt.named_point import named_point
         from phaze_opt.network.level_values import with_level_values
         from phaze_opt.network.presets import load_cluster
@@ -248,7 +248,7 @@ def evaluate(
         from phaze_opt.report.timeline import write_timeline
 
         layers = costed.costs[evaluation.placement.tensor].passes
-        passes = [one for layer in layers for one in layer.all()]
+        passes = [scheduled for layer in layers for scheduled in layer.all()]
         write_timeline(timeline, evaluation.placement, passes)
     if as_json:
         print_json(evaluation_to_json_dict(evaluation))

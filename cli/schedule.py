@@ -91,18 +91,18 @@ def schedule(
     cache: dict[str, Schedule] = {}
     solved: list[tuple[ScheduleProblem, Schedule]] = []
     for problem in read_problems(file, rule):
-        found = solve_schedule(
+        solution = solve_schedule(
             problem, cache, bandwidth=bandwidth, residency=residency, method=search
         )
         if trace is not None:
-            solved.append((problem, found))
+            solved.append((problem, solution))
         else:
-            typer.echo(to_json(result_row(problem, found)).decode())
+            typer.echo(to_json(result_row(problem, solution)).decode())
     if trace is not None:
         from phaze_opt.report.timeline import write_drawing_or_events
         from phaze_opt.scheduling.perfetto import schedule_events
 
         write_drawing_or_events(trace, schedule_events(solved))
         # Only now: whoever reads the lines may end before this does.
-        for problem, found in solved:
-            typer.echo(to_json(result_row(problem, found)).decode())
+        for problem, solution in solved:
+            typer.echo(to_json(result_row(problem, solution)).decode())

@@ -172,42 +172,42 @@ def best(
 
     study = open_study(name, storage)
     check_outputs(accelerator_toml, force=force)
-    found = study.best()
-    if found is None:
+    best = study.best()
+    if best is None:
         raise NotFoundError(
             f"The study {name!r} has no feasible trial yet; 'phaze-opt study run {name}' goes on."
         )
     # Before the answer is printed: whoever reads that may end before this does.
     if accelerator_toml is not None:
-        _write_accelerator(accelerator_toml, name, found)
+        _write_accelerator(accelerator_toml, name, best)
     if as_json:
-        print_json(best_to_json_dict(name, found))
+        print_json(best_to_json_dict(name, best))
     else:
         from phaze_opt.report.studies import best_tables
 
-        print_table(best_tables(found))
-    warn_of_power(found.evaluations)
+        print_table(best_tables(best))
+    warn_of_power(best.evaluations)
     if proof:
-        _say_proof(study, found)
+        _say_proof(study, best)
 
 
-def _say_proof(study: Study, found: BestDesign) -> None:
+def _say_proof(study: Study, best: BestDesign) -> None:
     """Solve the open schedules of the best design further, and say what is proven then."""
     from phaze_opt.report.words import pass_proof_words
     from phaze_opt.study.best_design import solve_best_further
 
-    for evaluation, proofs in solve_best_further(study, found):
+    for evaluation, proofs in solve_best_further(study, best):
         speed = f"{format_number(evaluation.throughput_samples_per_s)} samples/s"
         say(f"with proof {speed}; passes: {pass_proof_words(proofs)}")
 
 
-def _write_accelerator(path: Path, name: str, found: BestDesign) -> None:
+def _write_accelerator(path: Path, name: str, best: BestDesign) -> None:
     """Write the chip of the best design of a study as an accelerator file."""
     from phaze_opt.hardware.chip_file import AcceleratorPreset, chip_file_text
     from phaze_opt.user_files import write_file
 
-    described = f"Best of the study {name}, trial {found.number}"
-    chip = AcceleratorPreset(name, described, found.accelerator, {})
+    described = f"Best of the study {name}, trial {best.number}"
+    chip = AcceleratorPreset(name, described, best.accelerator, {})
     write_file(path, chip_file_text(chip))
     say(f"{path} holds the accelerator.")
 
@@ -292,13 +292,13 @@ def diff(
     from phaze_opt.study.study import load_study
 
     opened = open_database(storage)
-    found = compare_studies(load_study(first, opened), load_study(second, opened))
+    difference = compare_studies(load_study(first, opened), load_study(second, opened))
     if as_json:
-        print_json(to_builtins(found))
+        print_json(to_builtins(difference))
         return
     from phaze_opt.report.specs import difference_tables
 
-    print_table(difference_tables(found))
+    print_table(difference_tables(difference))
 
 
 @app.command()

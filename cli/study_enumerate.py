@@ -97,7 +97,7 @@ def enumerate_all(
     say(str(size))
     say(enumeration_limit_words(study.resolved.spec) if bounds else None)
     with goes_on(f"phaze-opt study enumerate {name}"), enumeration_progress() as show:
-        found = enumerate_study(
+        enumeration = enumerate_study(
             study,
             top=top,
             bounds=bounds,
@@ -107,21 +107,23 @@ def enumerate_all(
             on_progress=show,
         )
     if certificate is not None or check:
-        _certify(study, found, top, certificate, check)
+        _certify(study, enumeration, top, certificate, check)
     if as_json:
-        print_json(enumeration_to_json_dict(study, found))
+        print_json(enumeration_to_json_dict(study, enumeration))
         return
     from phaze_opt.report.enumeration import enumeration_tables
 
-    print_table(enumeration_tables(study, found))
+    print_table(enumeration_tables(study, enumeration))
 
 
-def _certify(study: Study, found: Enumeration, top: int, file: Path | None, check: bool) -> None:
+def _certify(
+    study: Study, enumeration: Enumeration, top: int, file: Path | None, check: bool
+) -> None:
     """Make the certificate of an enumeration; write it, check it, or both."""
     from phaze_opt.whole_space.certificate import write_certificate
     from phaze_opt.whole_space.enumerating import kept_certificate
 
-    made = kept_certificate(study, found, top)
+    made = kept_certificate(study, enumeration, top)
     if file is not None:
         write_certificate(file, made)
         say(f"{file} holds the certificate.")
@@ -143,15 +145,15 @@ def verify(
     """
     from phaze_opt.whole_space.certificate import read_certificate
 
-    found = read_certificate(file)
-    checks = _verify(found)
+    certificate = read_certificate(file)
+    checks = _verify(certificate)
     if as_json:
-        plain = [{"what": one.what, "checked": one.checked, "of": one.of} for one in checks]
-        print_json({"study": found.study.spec.name, "status": "verified", "checks": plain})
+        plain = [{"what": check.what, "checked": check.checked, "of": check.of} for check in checks]
+        print_json({"study": certificate.study.spec.name, "status": "verified", "checks": plain})
         return
     print(
-        f"{found.study.spec.name}: verified; no design of {found.points:,} is better than the "
-        f"best {len(found.top)} (cost model {found.study.cost_model_version})"
+        f"{certificate.study.spec.name}: verified; no design of {certificate.points:,} is better "
+        f"than the best {len(certificate.top)} (cost model {certificate.study.cost_model_version})"
     )
 
 

@@ -69,10 +69,10 @@ def robust(
     study = open_study(name, storage)
     steps = 1 + len(variations_of(study.resolved.base))
     with goes_on(f"phaze-opt study robust {name}"), steps_progress(steps) as show:
-        found = robustness_of_study(study, workers=workers, on_variant=show)
+        robustness = robustness_of_study(study, workers=workers, on_variant=show)
     if as_json:
-        print_json(robustness_to_json_dict(study, found))
+        print_json(robustness_to_json_dict(study, robustness))
         return
     from phaze_opt.report.robustness import robustness_tables
 
-    print_table(robustness_tables(study, found))
+    print_table(robustness_tables(study, robustness))

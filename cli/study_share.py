@@ -186,17 +186,17 @@ def workers(
     made = [each for each, uid in study_uids(opened).items() if uid is not None]
     names = made if name is None else [name]
     studies = [find_study(each, opened) for each in names]
-    found = [worker for study in studies for worker in list_workers(study)]
+    workers = [worker for study in studies for worker in list_workers(study)]
     for study in studies:
         mixed = code_words(study.office().codes(), study.resolved.cost_model_version)
         if mixed is not None:
             say(f"{study.name}: {mixed}.")
     if as_json:
-        print_json([worker_to_json_dict(worker) for worker in found])
+        print_json([worker_to_json_dict(worker) for worker in workers])
         return
     from phaze_opt.report.workers import workers_table
 
-    print_table(workers_table(found))
+    print_table(workers_table(workers))
 
 
 def stop(name: NameArgument, storage: StorageOption = None) -> None:

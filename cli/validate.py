@@ -42,27 +42,27 @@ def validate(
     from phaze_opt.validation import registry
 
     check_outputs(plot, force=force)
-    found = [registry.validate(name) for name in ([group] if group else registry.GROUPS)]
+    validations = [registry.validate(name) for name in ([group] if group else registry.GROUPS)]
     if plot is not None:
         from phaze_opt.report.validation import write_plot
 
-        write_plot([table for each in found for table in each.tables], plot)
+        write_plot([table for validation in validations for table in validation.tables], plot)
         say(f"Written to {plot}.")
     if as_json:
-        print_json(_plain(found))
+        print_json(_plain(validations))
     else:
-        _show(found, rows, every)
+        _show(validations, rows, every)
 
 
-def _plain(found: Sequence[Validation]) -> list[dict[str, Any]]:
+def _plain(validations: Sequence[Validation]) -> list[dict[str, Any]]:
     """Return all tables as plain data; rows left out stand with the first of their table."""
     from phaze_opt.report.validation import unexpressed_to_builtins, validation_to_builtins
 
     plain = []
-    for each in found:
-        plain += [validation_to_builtins(table) for table in each.tables]
-        for name in dict.fromkeys(row.table for row in each.unexpressed):
-            rows = [row for row in each.unexpressed if row.table == name]
+    for validation in validations:
+        plain += [validation_to_builtins(table) for table in validation.tables]
+        for name in dict.fromkeys(row.table for row in validation.unexpressed):
+            rows = [row for row in validation.unexpressed if row.table == name]
             left_out = unexpressed_to_builtins(name, rows)
             own = next((table for table in plain if table["table"] == name), None)
             if own is None:
@@ -72,13 +72,13 @@ def _plain(found: Sequence[Validation]) -> list[dict[str, Any]]:
     return plain
 
 
-def _show(found: Sequence[Validation], rows: bool, every: bool) -> None:
+def _show(validations: Sequence[Validation], rows: bool, every: bool) -> None:
     """Print the tables for a person."""
     from phaze_opt.report.validation import row_tables, summary_table, unexpressed_table
 
-    known = [table for each in found for table in each.tables]
+    known = [table for validation in validations for table in validation.tables]
     tables = [table for table in known if every or not table.minor]
-    left_out = [row for each in found for row in each.unexpressed]
+    left_out = [row for validation in validations for row in validation.unexpressed]
     print_table(summary_table(tables))
     if len(tables) < len(known):
         say(f"{len(known) - len(tables)} tables that say little are left out; --all shows them.")

@@ -100,7 +100,7 @@ def list_all(as_json: JsonOption = False) -> None:
 @app.command()
 def show(
     model: ModelArgument,
-    tensor_parallel: Annotated[int, typer.Option(help="Width of the tensor group.")] = 1,
+    tensor_parallel: Annotated[int, typer.Option(help="Tensor degree.")] = 1,
     microbatch: Annotated[int, typer.Option(help="Samples per pipeline step.")] = 1,
     sequence: SequenceOption = None,
     sequence_parallel: SequenceParallelOption = False,
@@ -217,13 +217,13 @@ def _draw(
 
         batch = variant.microbatch
         ((estimated,),) = estimate_layers([variant], [place], Training(batch, batch))
-        (found,) = [
-            one
+        (estimated_pass,) = [
+            candidate
             for of_layer in estimated.passes
-            for one in of_layer
-            if (one.layer, one.direction) == (name, direction)
+            for candidate in of_layer
+            if (candidate.layer, candidate.direction) == (name, direction)
         ]
-        chosen, notes = found.graph, operator_time_words(found)
+        chosen, notes = estimated_pass.graph, operator_time_words(estimated_pass)
         title += f", every operator by itself on {accelerator}"
     write_drawing(chosen, title, path, notes)
 
@@ -252,8 +252,8 @@ def capture(
     """Capture a model into a file that machines without torch can read.
 
     With package.module:factory this RUNS THAT CODE, and no other command ever does. The factory is
-    called with the microbatch and returns a torch module and its inputs. For other tensor-parallel
-    widths than 1 it returns a plan too, for example {"blocks.*.up": "colwise", "blocks.*.down":
+    called with the microbatch and returns a torch module and its inputs. For other tensor
+    degrees than 1 it returns a plan too, for example {"blocks.*.up": "colwise", "blocks.*.down":
     "rowwise", "head": "loss_parallel"}. How many tokens a sample has, for rates in tokens, its
     layers and inputs show; --tokens-per-sample says it where they do not.
 

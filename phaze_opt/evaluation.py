@@ -266,8 +266,8 @@ def with_range(
     if not ranges or evaluation.time_per_batch_s is None:
         return evaluation
     central_s = evaluation.time_per_batch_s
-    fast = {rate: one.high for rate, one in ranges.items()}
-    slow = {rate: one.low for rate, one in ranges.items()}
+    fast = {rate: of_rate.high for rate, of_rate in ranges.items()}
+    slow = {rate: of_rate.low for rate, of_rate in ranges.items()}
 
     def find() -> tuple[float, float]:
         times_s = [time_at_rates(point, rates, cache) for rates in (fast, slow)]
@@ -326,14 +326,14 @@ def evaluate_many(points: Sequence[Point], cache: ScheduleCache | None = None) -
             fusion_of(point),
         )
         groups.setdefault(shared, []).append(place)
-    found: dict[int, Evaluation] = {}
+    evaluations: dict[int, Evaluation] = {}
     for places in groups.values():
         for begin in range(0, len(places), AT_ONCE):
             some = places[begin : begin + AT_ONCE]
             costed = cost_points([points[place] for place in some], cache)
-            answers = [place_point(one, cache) for one in costed]
-            found.update(zip(some, answers, strict=True))
-    return [found[place] for place in range(len(points))]
+            answers = [place_point(point, cache) for point in costed]
+            evaluations.update(zip(some, answers, strict=True))
+    return [evaluations[place] for place in range(len(points))]
 
 
 def place_point(costed: CostedPoint, cache: ScheduleCache | None = None) -> Evaluation:
@@ -357,11 +357,11 @@ def place_on_slice(
         As for `phaze_opt.point.cost_point`.
     """
     try:
-        found = _fastest_slice(costed, solve_placement(costed.problem, costed.degrees), cache)
+        fastest = _fastest_slice(costed, solve_placement(costed.problem, costed.degrees), cache)
     except InfeasibleError as error:
         # On a slice there are no other degrees than on all of it, and devices hold as much.
         return costed, _infeasible(error, costed, max(costed.costs))
-    return found[0], _within_power(*found)
+    return fastest[0], _within_power(*fastest)
 
 
 def _fastest_slice(
@@ -371,10 +371,10 @@ def _fastest_slice(
 
     Mostly there is none, as the work of the layers alone takes longer on half of the devices.
     """
-    found, placed, degrees, bound_s = costed, solved, costed.degrees, solved.bound_s
+    best, placed, degrees, bound_s = costed, solved, costed.degrees, solved.bound_s
     for slice_index, cluster in smaller_slices(costed.point.cluster, degrees):
         known_s = placed.time_per_batch_s
-        if degrees is None and found.least_work_s(cluster) >= known_s:
+        if degrees is None and best.least_work_s(cluster) >= known_s:
             continue
         other = cost_point(costed.point, cache, slice_index)
         try:
@@ -384,11 +384,11 @@ def _fastest_slice(
         if bound_s is not None and solved.bound_s is not None:
             bound_s = min(bound_s, solved.bound_s)
         if solved.time_per_batch_s < known_s:
-            found, placed = other, solved
+            best, placed = other, solved
     if bound_s is None or bound_s == placed.bound_s:
-        return found, placed
+        return best, placed
     # No placement is below the least of the bounds of the slices.
-    return found, placed.searched(bound_s)
+    return best, placed.searched(bound_s)
 
 
 def _within_power(costed: CostedPoint, solved: Placement) -> Evaluation:
@@ -496,7 +496,9 @@ def _energy_by_level_j(
         + solved.microbatches * sum(training.copy_bytes)
     )
     energy_j["hbm"] += parameters * update_bytes * joules.hbm_j_per_byte
-    sent_bytes = sum(each.sent_bytes for stage in solved.stages for each in stage.communication)
+    sent_bytes = sum(
+        exchange.sent_bytes for stage in solved.stages for exchange in stage.communication
+    )
     energy_j["network"] += sent_bytes * joules.network_j_per_byte
     replicas = solved.data * solved.tensor
     return {level: replicas * value for level, value in energy_j.items()}

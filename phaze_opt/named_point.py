@@ -1,7 +1,7 @@
 """A point as people name it: models, chips and networks by name or path, or as objects.
 
 The command line and Python read it here, so that both find the same point: a model is captured at
-the microbatch and the tensor-parallel widths that training and placement need.
+the microbatch and the tensor degrees that training and placement need.
 """
 
 from __future__ import annotations

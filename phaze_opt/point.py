@@ -232,12 +232,14 @@ def chip_rates(chips: Sequence[Chip], training: Training) -> ChipRates:
     accelerators = [chip.accelerator for chip in chips]
     update = f"{training.optimizer}_update"
     return ChipRates(
-        hbm_usable_bytes=np.array([each.usable_hbm_bytes for each in accelerators]),
-        hbm_bytes_per_s=np.array([each.sustained_hbm_bytes_per_s for each in accelerators]),
+        hbm_usable_bytes=np.array([accelerator.usable_hbm_bytes for accelerator in accelerators]),
+        hbm_bytes_per_s=np.array(
+            [accelerator.sustained_hbm_bytes_per_s for accelerator in accelerators]
+        ),
         step_parameters_per_s=np.array([_lanes_per_s(chip, update) for chip in chips]),
         accumulation_parameters_per_s=np.array([_lanes_per_s(chip, "add") for chip in chips]),
         collective_core_share=np.array(
-            [each.calibration.collective_core_share for each in accelerators]
+            [accelerator.calibration.collective_core_share for accelerator in accelerators]
         ),
     )
 
@@ -300,7 +302,7 @@ def variants_within(
 ) -> list[WorkloadVariant]:
     """Return the captured variants whose tensor-parallel group fits the cluster."""
     captured = workload.variants_for(training.microbatch, training.sequence_parallel)
-    return [one for one in captured if one.tensor_parallel <= cluster.devices]
+    return [variant for variant in captured if variant.tensor_parallel <= cluster.devices]
 
 
 def _variants(
@@ -312,10 +314,10 @@ def _variants(
         # A tensor degree of more devices than there are is kept only to say that it does not fit.
         usable = variants_within(workload, cluster, training) or captured
     else:
-        usable = [one for one in captured if one.tensor_parallel == degrees.tensor]
+        usable = [variant for variant in captured if variant.tensor_parallel == degrees.tensor]
     if not usable:
         wanted = "any tensor degree" if degrees is None else f"tensor degree {degrees.tensor}"
-        tensor_degrees = ", ".join(str(one.tensor_parallel) for one in captured) or "none"
+        tensor_degrees = ", ".join(str(variant.tensor_parallel) for variant in captured) or "none"
         raise InputError(
             f"{workload.model} is not captured at microbatch {training.microbatch} and {wanted}; "
             f"captured tensor degrees: {tensor_degrees}."

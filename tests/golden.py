@@ -1,6 +1,6 @@
 """Evaluations whose numbers may change only together with ``COST_MODEL_VERSION``.
 
-They cover tensor-parallel widths 1 to 8, ZeRO 0 to 3, sequence parallelism, every recompute,
+They cover tensor degrees 1 to 8, ZeRO 0 to 3, sequence parallelism, every recompute,
 pipeline schedule and optimizer, with and without residency (in managed buffers and in caches), GPU
 and TPU kinds of chips, and flat, two-level and torus networks.
 ``python -m tests.golden`` writes the file anew; it refuses if numbers have changed and the version

@@ -43,7 +43,7 @@ MODELS = {
 }
 """Models with the elements of a row that their norms work on."""
 QUICK = next(iter(MODELS))
-WIDTHS = (1, 2, 4, 8)
+TENSOR_DEGREES = (1, 2, 4, 8)
 CHIP_FIELDS = (
     "clock_hz",
     "hbm_bytes_per_s",
@@ -84,7 +84,7 @@ def cases(
     """Yield random cases."""
     rng = random.Random(seed)
     while count > 0:
-        tensor = rng.choice(WIDTHS)
+        tensor = rng.choice(TENSOR_DEGREES)
         pipeline, data = rng.choice([(1, 1), (1, 4), (2, 2), (2, 1), (4, 2)])
         network, devices = rng.choice(networks), pipeline * data * tensor
         cluster = load_cluster(network, devices)
@@ -167,14 +167,14 @@ _workloads: dict[tuple[str, int, bool], Workload] = {}
 
 
 def workload_of(case: Case) -> Workload:
-    """Return the model of a case, captured at all widths."""
+    """Return the model of a case, captured at all tensor degrees."""
     training = case.training
     key = case.model, training.microbatch, training.sequence_parallel
     if key not in _workloads:
         _workloads[key] = load_workload(
             case.model,
             microbatch=(training.microbatch,),
-            tensor_parallel=WIDTHS,
+            tensor_parallel=TENSOR_DEGREES,
             sequence_parallel=training.sequence_parallel,
         )
     return _workloads[key]

@@ -25,7 +25,7 @@ from phaze_opt.workload.zoo import load_workload
 
 @pytest.fixture(scope="module")
 def bert() -> Workload:
-    """BERT-Large at two tensor-parallel widths and two microbatches."""
+    """BERT-Large at two tensor degrees and two microbatches."""
     return load_workload("bert-large", tensor_parallel=(1, 2), microbatch=(1, 4))
 
 
@@ -102,7 +102,7 @@ def test_attention_without_a_mask_counts_once() -> None:
     ]
     assert variants[0].masked_flops_share == 0.0
     layer = variants[1].layers[1].forward
-    (core,) = [one for one in layer.operators if one.attention is not None]
+    (core,) = [operator for operator in layer.operators if operator.attention is not None]
     assert core.masked_flops / core.flops == pytest.approx(0.5, abs=1e-3)
     assert layer.masked_flops == core.masked_flops
 
@@ -202,10 +202,10 @@ def test_degrees_that_need_more_devices_are_infeasible(
     bert: Workload, lanes: Accelerator, schedules: dict[str, Schedule]
 ) -> None:
     """Given and expert placements beyond the devices are answers, not usage errors."""
-    one = load_cluster("tpuv4-ici-flat", 1)
+    single = load_cluster("tpuv4-ici-flat", 1)
     for result in (
-        evaluate(bert, lanes, one, Training(8, 1), (1, 1, 2), cache=schedules),
-        evaluate(bert, lanes, one, Training(8, 1), "expert", cache=schedules),
+        evaluate(bert, lanes, single, Training(8, 1), (1, 1, 2), cache=schedules),
+        evaluate(bert, lanes, single, Training(8, 1), "expert", cache=schedules),
     ):
         assert not result.feasible
         assert "devices" in str(result.reason)
@@ -216,10 +216,10 @@ def test_tied_weights_are_held_once_by_one_stage_and_exchanged_by_two(
 ) -> None:
     """One stage holds the model's parameters; two stages hold the tied ones twice and exchange."""
     cluster, training = load_cluster("tpuv4-ici-flat", 2), Training(4, 1)
-    one = evaluate(bert, lanes, cluster, training, (1, 1, 1), cache=schedules)
+    alone = evaluate(bert, lanes, cluster, training, (1, 1, 1), cache=schedules)
     two = evaluate(bert, lanes, cluster, training, (2, 1, 1), cache=schedules)
-    assert one.placement is not None and two.placement is not None
-    assert one.placement.stages[0].memory_bytes.parameters == 2 * bert.parameters
+    assert alone.placement is not None and two.placement is not None
+    assert alone.placement.stages[0].memory_bytes.parameters == 2 * bert.parameters
     held = sum(stage.memory_bytes.parameters for stage in two.placement.stages)
     assert held > 2 * bert.parameters
     assert all(stage.synchronisation_s > 0.0 for stage in two.placement.stages)
@@ -264,13 +264,13 @@ def test_the_same_inputs_give_the_same_bits(
     assert once() == once()
 
 
-def test_a_width_or_microbatch_that_was_not_captured_is_refused(
+def test_a_tensor_degree_or_microbatch_that_was_not_captured_is_refused(
     bert: Workload, cluster: Cluster, lanes: Accelerator
 ) -> None:
     """The error names what was asked and what there is."""
     with pytest.raises(InputError, match=r"not captured at microbatch 2"):
         evaluate(bert, lanes, cluster, Training(64, 2))
-    with pytest.raises(InputError, match=r"width 8.*captured widths: 1, 2"):
+    with pytest.raises(InputError, match=r"tensor degree 8.*captured tensor degrees: 1, 2"):
         evaluate(bert, lanes, cluster, Training(64, 1), (1, 1, 8))
 
 
@@ -368,7 +368,7 @@ def test_later_microbatches_add_up_their_gradients(
 
     Of what 64 replicas share out, each steps, or adds up, its own part.
     """
-    one, two = (
+    first, two = (
         evaluate(
             bert,
             lanes,
@@ -381,7 +381,7 @@ def test_later_microbatches_add_up_their_gradients(
     )
     moved = OPTIMIZERS[optimizer]
     price_j = energy_per_event([lanes]).hbm_j_per_byte
-    more_j = two.energy_by_level_j["hbm"] - 2.0 * one.energy_by_level_j["hbm"]
+    more_j = two.energy_by_level_j["hbm"] - 2.0 * first.energy_by_level_j["hbm"]
     more_bytes = added * moved.accumulation_bytes - stepped * moved.fused_step_bytes
     assert more_j == pytest.approx(bert.parameters * more_bytes * float(price_j), rel=1e-6)
 

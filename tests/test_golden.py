@@ -22,7 +22,7 @@ def test_numbers_change_only_with_the_version() -> None:
 
 
 def test_the_cases_cover_every_option() -> None:
-    """Widths, ZeRO stages, schedules, recomputes, kinds of chips and networks all occur."""
+    """Tensor degrees, ZeRO stages, schedules, recomputes, kinds of chips and networks all occur."""
     rows = json.loads(PATH.read_text("utf-8"))["evaluations"]
     feasible = [row for row in rows if row["numbers"]["feasible"]]
     trainings = [row["case"]["training"] for row in feasible]

@@ -23,10 +23,10 @@ TRAINING = po.Training(16, 2, "full", sequence_parallel=True)
 NAMED: Any = (TINY, "h100", "dgx-h100", TRAINING)
 
 
-def objects(widths: tuple[int, ...] = (1, 2), model: str = TINY, **options: Any) -> Any:
+def objects(tensor_degrees: tuple[int, ...] = (1, 2), model: str = TINY, **options: Any) -> Any:
     """Return what the names stand for, made by hand."""
     captured: dict[str, Any] = {
-        "tensor_parallel": widths,
+        "tensor_parallel": tensor_degrees,
         "microbatch": (2,),
         "sequence_parallel": True,
     }
@@ -38,9 +38,9 @@ def objects(widths: tuple[int, ...] = (1, 2), model: str = TINY, **options: Any)
 def test_names_are_what_they_stand_for(placement: Any) -> None:
     """The model is captured as training and placement need it."""
     whole = placement if placement != "2x1x2" else (2, 1, 2)
-    widths = (1, 2) if placement == "solve" else (whole[2],)
+    tensor_degrees = (1, 2) if placement == "solve" else (whole[2],)
     by_name = evaluate(*NAMED, placement=placement, devices=4)
-    assert by_name == evaluate(*objects(widths), placement=whole)
+    assert by_name == evaluate(*objects(tensor_degrees), placement=whole)
     assert by_name.feasible
 
 

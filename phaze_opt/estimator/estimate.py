@@ -187,7 +187,7 @@ def estimate_jointly(
     Parameters
     ----------
     graphs
-        Operators of one device at the tensor-parallel width.
+        Operators of one device at the tensor degree.
     accelerators
         The chips.
     cluster
@@ -225,8 +225,8 @@ def _joined(
     """Join the operators of some graphs, cached: all designs of a study have the same."""
     ends = itertools.accumulate(len(graph.operators) for graph in graphs)
     each = [
-        communication_of(operator_table(graph), cluster, width)
-        for graph, width in zip(graphs, tensor_parallel, strict=True)
+        communication_of(operator_table(graph), cluster, tensor_degree)
+        for graph, tensor_degree in zip(graphs, tensor_parallel, strict=True)
     ]
     none = np.zeros(0)
     link_s = np.concatenate([none, *(seconds for seconds, _ in each)])

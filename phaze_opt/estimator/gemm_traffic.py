@@ -133,9 +133,9 @@ def fill_reads(
             for kind in range(3):
                 weight_1 = first * _RARELY if kind == 2 else first
                 weight_2 = second * _RARELY if kind == 1 else second
-                found = _least_reads(m, n, k, own, glb_bytes[size], weight_1, weight_2)
-                reads[product, 3 * size + kind, 0] = found[0]
-                reads[product, 3 * size + kind, 1] = found[1]
+                least_reads = _least_reads(m, n, k, own, glb_bytes[size], weight_1, weight_2)
+                reads[product, 3 * size + kind, 0] = least_reads[0]
+                reads[product, 3 * size + kind, 1] = least_reads[1]
 
 
 @callee("float64(int64,int64,int64,int64,int64,float64)")

@@ -141,19 +141,19 @@ class _OperatorAccesses:
 @lru_cache(maxsize=512)
 def _accesses(graph: OperatorGraph) -> tuple[_OperatorAccesses, ...]:
     """Return the accesses of every operator that residency can save, cached."""
-    found: list[list[tuple[int, Access]]] = [[] for _ in graph.operators]
+    accesses: list[list[tuple[int, Access]]] = [[] for _ in graph.operators]
     for tensor in kept_tensors(graph):
         # What outlives the pass is written in any case.
         writers = () if tensor.writer is None or tensor.outlives else (tensor.writer,)
         for access in (*writers, *tensor.readers):
-            found[access.operator].append((tensor.size_bytes, access))
+            accesses[access.operator].append((tensor.size_bytes, access))
     return tuple(
         _OperatorAccesses(
             np.array([size for size, _ in own], dtype=np.float64),
             np.array([access.bytes for _, access in own], dtype=np.float64),
             np.array([access.operand_bytes for _, access in own], dtype=np.float64).reshape(-1, 2),
         )
-        for own in found
+        for own in accesses
     )
 
 

@@ -71,7 +71,7 @@ def working_sets(graph: OperatorGraph, accelerator: Accelerator) -> WorkingSets:
     reads = np.ones((len(staged), levels, 2))
     extra = np.zeros((len(staged), levels))
     factor = np.ones((len(staged), levels))
-    cuttable = [is_vector_work(one) for one in graph.operators]
+    cuttable = [is_vector_work(operator) for operator in graph.operators]
     if len(parts) > 1 and any(cuttable):
         rooms = np.array(parts) * float(accelerator.l2_vc_bytes)
         less = np.minimum(staged[:, np.newaxis], rooms)
@@ -80,13 +80,13 @@ def working_sets(graph: OperatorGraph, accelerator: Accelerator) -> WorkingSets:
         factor[cuttable, : len(parts)] = (cycles / np.maximum(cycles[:1], 1.0)).T[cuttable]
     for owner, product in zip(table.gemm_owner[blocked].tolist(), products, strict=True):
         own = len(product.working_bytes)
-        for values, found in (
+        for values, of_product in (
             (working, product.working_bytes),
             (reads, product.operand_reads),
             (extra, product.extra_bytes),
         ):
-            values[owner, :own] = found
-            values[owner, own:] = found[0]
+            values[owner, :own] = of_product
+            values[owner, own:] = of_product[0]
     return WorkingSets(np.ceil(working).astype(np.int64), reads, extra, factor)
 
 
@@ -134,12 +134,12 @@ def product_levels(gemms: bytes, glb_bytes: float) -> tuple[WorkingSets, ...]:
     operand_bytes = bytes_of[products[:, 4]]
     below = int(np.ceil(np.log2(max(glb_bytes / _LEAST_BYTES, 1.0))))
     sizes = np.array([glb_bytes, *(_LEAST_BYTES * 2.0**power for power in reversed(range(below)))])
-    found = np.empty((len(products), _KINDS * len(sizes), 2))
-    fill_reads(products, operand_bytes, sizes, found)
+    reads_of_sizes = np.empty((len(products), _KINDS * len(sizes), 2))
+    fill_reads(products, operand_bytes, sizes, reads_of_sizes)
     return tuple(
         _levels_of(product, own, np.repeat(sizes, _KINDS), reads)
         for product, own, reads in zip(
-            products.astype(np.float64), operand_bytes, found, strict=True
+            products.astype(np.float64), operand_bytes, reads_of_sizes, strict=True
         )
     )
 
@@ -177,8 +177,8 @@ def staged_bytes(graph: OperatorGraph, accelerators: Sequence[Accelerator]) -> F
     operators, moved = graph.operators, np.array(graph.moved_bytes, dtype=np.float64)
     buffers = np.zeros((len(accelerators), len(operators)))
     for used, kind in (
-        ([bool(one.gemms) for one in operators], "tc"),
-        ([is_vector_work(one) for one in operators], "vc"),
+        ([bool(operator.gemms) for operator in operators], "tc"),
+        ([is_vector_work(operator) for operator in operators], "vc"),
     ):
         size = chip_column(accelerators, f"num_{kind}") * chip_column(
             accelerators, f"l2_{kind}_bytes"
@@ -199,7 +199,7 @@ def least_staged_bytes(graph: OperatorGraph, accelerators: Sequence[Accelerator]
     while (cut := _is_cut(cores, each)).any():
         cores = np.where(cut, np.ceil(cores / 2), cores)
     room = cores * each
-    cuttable = [is_vector_work(one) for one in graph.operators]
+    cuttable = [is_vector_work(operator) for operator in graph.operators]
     return np.where(cuttable, np.minimum(least, room), least)
 
 

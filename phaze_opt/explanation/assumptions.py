@@ -52,7 +52,7 @@ def binding_assumptions(
     evaluation
         Of a run on that chip.
     """
-    found = [
+    assumptions = [
         BindingAssumption(field, assumed[field], resource, share)
         for resource, share in evaluation.bound_by_share.items()
         if share > LEAST_SHARE
@@ -60,5 +60,5 @@ def binding_assumptions(
         if field in assumed
     ]
     if evaluation.misfit is not None and "hbm_bytes" in assumed:
-        found.append(BindingAssumption("hbm_bytes", assumed["hbm_bytes"], "memory", 1.0))
-    return found
+        assumptions.append(BindingAssumption("hbm_bytes", assumed["hbm_bytes"], "memory", 1.0))
+    return assumptions

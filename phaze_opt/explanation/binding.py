@@ -162,36 +162,38 @@ class PassBinding:
 
 
 def bind_pass(
-    one: ScheduledPass, accelerator: Accelerator, others: Mapping[str, ScheduledPass] | None = None
+    scheduled: ScheduledPass,
+    accelerator: Accelerator,
+    others: Mapping[str, ScheduledPass] | None = None,
 ) -> PassBinding:
     """Say what binds a pass.
 
     Parameters
     ----------
-    one
+    scheduled
         Estimated and scheduled.
     accelerator
         That it was scheduled on.
     others
         The same pass with a tenth more of a resource, by the resource's name.
     """
-    path = critical_path(one.schedule.operators, one.graph.edges)
+    path = critical_path(scheduled.schedule.operators, scheduled.graph.edges)
     bound_s, idle_s = dict.fromkeys(RESOURCES, 0.0), dict.fromkeys(_CORE_OF, 0.0)
-    idle = _IdleCores(one, accelerator)
+    idle = _IdleCores(scheduled, accelerator)
     steps = []
     for index in path:
-        step, resource = _critical_operator(one, index)
-        slowed_s = _slowed_s(one, index)
+        step, resource = _critical_operator(scheduled, index)
+        slowed_s = _slowed_s(scheduled, index)
         work_s = step.end_s - step.start_s - step.overhead_s - slowed_s
         bound_s["overhead"] += step.overhead_s
         if slowed_s > 0.0:
-            bound_s[_bandwidth(one.chosen, index)] += slowed_s
-        for part, part_s in _parts_s(one.chosen, index, resource, work_s).items():
+            bound_s[_bandwidth(scheduled.chosen, index)] += slowed_s
+        for part, part_s in _parts_s(scheduled.chosen, index, resource, work_s).items():
             bound_s[part] += part_s
             if part in _CORE_OF and not step.all_cores:
                 idle_s[part] += part_s * idle.share(_CORE_OF[part], index)
         steps.append(step)
-    makespan_s = one.schedule.makespan_s
+    makespan_s = scheduled.schedule.makespan_s
     saving = {
         resource: 1.0 - other.schedule.makespan_s / makespan_s if makespan_s > 0.0 else 0.0
         for resource, other in (others or {}).items()
@@ -201,34 +203,34 @@ def bind_pass(
         bound_by=_largest(bound_s, idle_s),
         bound_s=bound_s,
         idle_s=idle_s,
-        busy_s=_busy_s(one, accelerator),
+        busy_s=_busy_s(scheduled, accelerator),
         critical_path=tuple(steps),
         saving=saving,
-        stays=_stays(one),
-        hbm_bytes=float(one.chosen.hbm_s.sum()) * accelerator.sustained_hbm_bytes_per_s,
-        hbm_bytes_without=float(one.estimates.all_cores.hbm_s.sum())
+        stays=_stays(scheduled),
+        hbm_bytes=float(scheduled.chosen.hbm_s.sum()) * accelerator.sustained_hbm_bytes_per_s,
+        hbm_bytes_without=float(scheduled.estimates.all_cores.hbm_s.sum())
         * accelerator.sustained_hbm_bytes_per_s,
         cached=not accelerator.concurrent_operators,
     )
 
 
-def _stays(one: ScheduledPass) -> tuple[Stay, ...]:
+def _stays(scheduled: ScheduledPass) -> tuple[Stay, ...]:
     """Name the tensors that stay in the global buffer, or that a cache holds."""
-    if one.schedule.residency is None:
+    if scheduled.schedule.residency is None:
         return ()
-    tensors = kept_tensors(one.graph)
-    found = []
-    for stay in one.schedule.residency.tensors:
+    tensors = kept_tensors(scheduled.graph)
+    stays = []
+    for stay in scheduled.schedule.residency.tensors:
         tensor = tensors[stay.tensor]
         first = min(
             (reader.operator for reader in tensor.readers),
-            key=lambda index: one.schedule.operators[index].start_s,
+            key=lambda index: scheduled.schedule.operators[index].start_s,
         )
         index = first if tensor.writer is None else tensor.writer.operator
-        name = one.graph.operators[index].id
+        name = scheduled.graph.operators[index].id
         is_input = tensor.writer is None
-        found.append(Stay(name, is_input, tensor.size_bytes, stay.start_s, stay.end_s))
-    return tuple(sorted(found, key=lambda stay: (stay.start_s, stay.end_s)))
+        stays.append(Stay(name, is_input, tensor.size_bytes, stay.start_s, stay.end_s))
+    return tuple(sorted(stays, key=lambda stay: (stay.start_s, stay.end_s)))
 
 
 def critical_path(
@@ -260,10 +262,10 @@ def critical_path(
     return path[::-1]
 
 
-def _critical_operator(one: ScheduledPass, index: int) -> tuple[CriticalOperator, str]:
+def _critical_operator(scheduled: ScheduledPass, index: int) -> tuple[CriticalOperator, str]:
     """Describe one operator, and name the resource that needs longest for it."""
-    operator, entry = one.graph.operators[index], one.schedule.operators[index]
-    mode = one.chosen
+    operator, entry = scheduled.graph.operators[index], scheduled.schedule.operators[index]
+    mode = scheduled.chosen
     busy_s = [float(getattr(mode, name)[index]) for name in _FIELDS]
     most_s = max(busy_s)
     overhead_s = max(0.0, float(mode.latency_s[index]) - most_s)
@@ -281,10 +283,10 @@ def _critical_operator(one: ScheduledPass, index: int) -> tuple[CriticalOperator
     return step, _BUSY[busy_s.index(most_s)]
 
 
-def _slowed_s(one: ScheduledPass, index: int) -> float:
+def _slowed_s(scheduled: ScheduledPass, index: int) -> float:
     """Return the seconds by which others slow an operator that shares bandwidths with them."""
-    entry = one.schedule.operators[index]
-    slowed_s = entry.end_s - entry.start_s - float(one.chosen.latency_s[index])
+    entry = scheduled.schedule.operators[index]
+    slowed_s = entry.end_s - entry.start_s - float(scheduled.chosen.latency_s[index])
     return slowed_s if slowed_s > _ROUNDING * entry.end_s else 0.0
 
 
@@ -304,12 +306,12 @@ def _parts_s(mode: ModeEstimate, index: int, resource: str, work_s: float) -> di
     return {"compute": work_s - exposed_s, "lanes": exposed_s}
 
 
-def _busy_s(one: ScheduledPass, accelerator: Accelerator) -> dict[str, float]:
+def _busy_s(scheduled: ScheduledPass, accelerator: Accelerator) -> dict[str, float]:
     """Sum what each resource does; a core of many counts as its share of them."""
     total = dict.fromkeys(_BUSY, 0.0)
     counts = {"compute": accelerator.num_tc, "lanes": accelerator.num_vc}
-    for index, entry in enumerate(one.schedule.operators):
-        mode = one.chosen
+    for index, entry in enumerate(scheduled.schedule.operators):
+        mode = scheduled.chosen
         for resource, field in zip(_BUSY, _FIELDS, strict=True):
             cores = 1 if entry.intra_operator else counts.get(resource, 1)
             total[resource] += float(getattr(mode, field)[index]) / cores
@@ -328,9 +330,9 @@ def _largest(bound_s: Mapping[str, float], idle_s: Mapping[str, float]) -> str:
 class _IdleCores:
     """How many cores of a type are idle while an operator runs."""
 
-    def __init__(self, one: ScheduledPass, accelerator: Accelerator) -> None:
-        self._operators = one.schedule.operators
-        self._types = core_types(one.graph)
+    def __init__(self, scheduled: ScheduledPass, accelerator: Accelerator) -> None:
+        self._operators = scheduled.schedule.operators
+        self._types = core_types(scheduled.graph)
         self._counts = {"TC": accelerator.num_tc, "VC": accelerator.num_vc}
 
     def share(self, core: str, index: int) -> float:

@@ -178,7 +178,10 @@ def explain_point(point: Point, load: LoadWorkload, schedules: ScheduleCache) ->
             layer,
             point.accelerator,
             cost.passes[index],
-            {one.change.resource: one.same.costs[tensor_degree].passes[index] for one in tried},
+            {
+                trial.change.resource: trial.same.costs[tensor_degree].passes[index]
+                for trial in tried
+            },
         )
         for index, layer in enumerate(cost.layers)
     )
@@ -206,12 +209,12 @@ def _range_by_rate_s(
     central_s = evaluation.time_per_batch_s
     if central_s is None:
         return {}
-    found: dict[str, tuple[float, float]] = {}
+    shares: dict[str, tuple[float, float]] = {}
     for rate, ends in rate_ranges(point.accelerator).items():
         times_s = [time_at_rates(point, {rate: end}, schedules) for end in (ends.high, ends.low)]
         least_s, most_s = (central_s if time_s is None else time_s for time_s in times_s)
-        found[rate] = min(least_s, central_s), max(most_s, central_s)
-    return found
+        shares[rate] = min(least_s, central_s), max(most_s, central_s)
+    return shares
 
 
 def _bind_layer(
@@ -224,14 +227,14 @@ def _bind_layer(
     return LayerBinding(
         name=layer.name,
         count=layer.count,
-        forward=bind_pass(own.forward, chip, {r: one.forward for r, one in more.items()}),
-        backward=bind_pass(own.backward, chip, {r: one.backward for r, one in more.items()}),
+        forward=bind_pass(own.forward, chip, {r: layer.forward for r, layer in more.items()}),
+        backward=bind_pass(own.backward, chip, {r: layer.backward for r, layer in more.items()}),
         recompute=None
         if own.recompute is None
         else bind_pass(
             own.recompute,
             chip,
-            {r: one.recompute for r, one in more.items() if one.recompute is not None},
+            {r: layer.recompute for r, layer in more.items() if layer.recompute is not None},
         ),
     )
 

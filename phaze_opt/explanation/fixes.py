@@ -90,11 +90,11 @@ def fixes(
         tried |= _try(point, pairs(steps), load, cache)
     if not any(fix.feasible for fix in tried.values()):
         tried |= _try(point, [strongest(steps)], load, cache)
-    found = list(tried.values())
+    tried_fixes = list(tried.values())
     larger = least_hbm(point, evaluation.misfit, cache)
     if larger is not None:
-        found.append(_tried(("hbm_size",), point, larger, cache))
-    return tuple(sorted(found, key=_rank))
+        tried_fixes.append(_tried(("hbm_size",), point, larger, cache))
+    return tuple(sorted(tried_fixes, key=_rank))
 
 
 def _helpful(tried: Mapping[tuple[Step, ...], Fix], short: Misfit | None) -> list[Step]:
@@ -163,7 +163,7 @@ def _try(
     cache: ScheduleCache,
 ) -> dict[tuple[Step, ...], Fix]:
     """Evaluate combinations of changes; what cannot be captured is left out."""
-    found: dict[tuple[Step, ...], Fix] = {}
+    fixes_by_steps: dict[tuple[Step, ...], Fix] = {}
     seen: set[tuple[str, ...]] = set()
     for steps in combinations:
         changed = point
@@ -176,10 +176,10 @@ def _try(
         try:
             changed = replace(changed, workload=_captured(changed, load))
             kinds = tuple(step.kind for step in steps)
-            found[steps] = _tried(kinds, point, changed, cache)
+            fixes_by_steps[steps] = _tried(kinds, point, changed, cache)
         except InputError:
             continue
-    return found
+    return fixes_by_steps
 
 
 def _captured(after: Point, load: LoadWorkload) -> Workload:

@@ -129,16 +129,16 @@ def gains(
     before_s = base.time_per_batch_s
     if base.placement is None or before_s is None:
         return ()
-    found = []
-    for one in tried:
-        anew = place_point(one.costed, cache)
-        same_s = place_again(one.same.problem, base.placement).time_per_batch_s
+    measured = []
+    for trial in tried:
+        anew = place_point(trial.costed, cache)
+        same_s = place_again(trial.same.problem, base.placement).time_per_batch_s
         after_s = anew.time_per_batch_s
-        found.append(
+        measured.append(
             Gain(
-                resource=one.change.resource,
-                factor=one.change.factor,
-                options=one.change.options,
+                resource=trial.change.resource,
+                factor=trial.change.factor,
+                options=trial.change.options,
                 feasible=anew.feasible,
                 throughput_gain=0.0 if after_s is None else before_s / after_s - 1.0,
                 same_placement_gain=before_s / same_s - 1.0,
@@ -147,4 +147,4 @@ def gains(
                 placement=degrees_text(anew),
             )
         )
-    return tuple(sorted(found, key=lambda gain: (-gain.throughput_gain, gain.resource)))
+    return tuple(sorted(measured, key=lambda gain: (-gain.throughput_gain, gain.resource)))

@@ -24,7 +24,7 @@ from phaze_opt.partitioning.file_rows import (
 
 
 class PhazeNode(Struct, frozen=True):
-    """A layer at one tensor-parallel width: bytes and seconds of one microbatch on one device."""
+    """A layer at one tensor degree: bytes and seconds of one microbatch on one device."""
 
     id: Id
     parameter_bytes: Amount = field(name="parameterSize")
@@ -44,7 +44,7 @@ _Nodes = Annotated[tuple[PhazeNode, ...], Meta(min_length=1)]
 
 
 class _PhazeFile(Struct, frozen=True):
-    """A file; nodes and edges by the text of their width."""
+    """A file; nodes and edges by the text of their tensor degree."""
 
     memory_bytes: Amount = field(name="maxMemoryPerDevice")
     devices: Annotated[int, Meta(ge=1, le=MOST_DEVICES)] = field(name="maxDevices")
@@ -71,8 +71,8 @@ class PhazeProblem:
     microbatches
         Microbatches per batch, over all replicas.
     nodes, edges
-        Layers and activations by tensor-parallel width; ids and their topological order are equal
-        at every width.
+        Layers and activations by tensor degree; ids and their topological order are equal
+        at every tensor degree.
     """
 
     memory_bytes: float
@@ -99,28 +99,28 @@ def read_phaze(data: bytes, what: str) -> PhazeProblem:
     ------
     InputError
         If a key is missing, a value has the wrong type or is negative, an id is there twice, an
-        edge ends at no node, the edges form a cycle, or the widths have different layers.
+        edge ends at no node, the edges form a cycle, or the tensor degrees have different layers.
     """
     file = read_rows(data, _PhazeFile, what)
     nodes: dict[int, tuple[PhazeNode, ...]] = {}
     edges: dict[int, tuple[PhazeEdge, ...]] = {}
     pairs: set[tuple[int, int]] = set()
     first: dict[int, int] = {}
-    for width, key in sorted(_widths(file, what).items()):
+    for tensor_degree, key in sorted(_tensor_degrees(file, what).items()):
         place = f"{what}: nodes[{key!r}]"
-        nodes[width] = from_builtins(file.nodes[key], _Nodes, place)
-        ids = index_by_id([node.id for node in nodes[width]], place)
+        nodes[tensor_degree] = from_builtins(file.nodes[key], _Nodes, place)
+        ids = index_by_id([node.id for node in nodes[tensor_degree]], place)
         first = first or ids
         if ids.keys() != first.keys():
             raise InputError(
-                f"{place} has other ids than the width {min(nodes)}: "
+                f"{place} has other ids than the tensor degree {min(nodes)}: "
                 f"{min(ids.keys() ^ first.keys())} is only in one of them."
             )
         if key not in file.edges:
-            raise InputError(f"{what}: edges lacks the width {key!r}.")
+            raise InputError(f"{what}: edges lacks the tensor degree {key!r}.")
         place = f"{what}: edges[{key!r}]"
-        edges[width] = from_builtins(file.edges[key], tuple[PhazeEdge, ...], place)
-        pairs.update(edge_indices(edges[width], first, place))
+        edges[tensor_degree] = from_builtins(file.edges[key], tuple[PhazeEdge, ...], place)
+        pairs.update(edge_indices(edges[tensor_degree], first, place))
     check_acyclic(pairs, [*first], f"{what}: edges")
     order = _topological(nodes[min(nodes)], pairs)
     return PhazeProblem(
@@ -130,31 +130,36 @@ def read_phaze(data: bytes, what: str) -> PhazeProblem:
         microbatches=file.microbatches,
         recompute=bool(file.recompute),
         optimizer=file.optimizer,
-        nodes={width: tuple(sorted(nodes[width], key=lambda n: order[n.id])) for width in nodes},
-        edges={width: _by_position(edges[width], order) for width in nodes},
+        nodes={
+            tensor_degree: tuple(sorted(nodes[tensor_degree], key=lambda n: order[n.id]))
+            for tensor_degree in nodes
+        },
+        edges={tensor_degree: _by_position(edges[tensor_degree], order) for tensor_degree in nodes},
     )
 
 
-def _widths(file: _PhazeFile, what: str) -> dict[int, str]:
-    """Return the tensor-parallel widths with their keys."""
-    widths: dict[int, str] = {}
+def _tensor_degrees(file: _PhazeFile, what: str) -> dict[int, str]:
+    """Return the tensor degrees with their keys."""
+    tensor_degrees: dict[int, str] = {}
     for key in file.nodes:
         if not key.isascii() or not key.isdigit() or int(key) < 1:
-            raise InputError(f"{what}: nodes has the width {key!r}, not a positive integer.")
-        check_size(f"{what}: a width", int(key), MOST_DEVICES)
-        if int(key) in widths:
-            raise InputError(f"{what}: nodes has the width {int(key)} twice.")
-        widths[int(key)] = key
-    if not widths:
+            raise InputError(
+                f"{what}: nodes has the tensor degree {key!r}, not a positive integer."
+            )
+        check_size(f"{what}: a tensor degree", int(key), MOST_DEVICES)
+        if int(key) in tensor_degrees:
+            raise InputError(f"{what}: nodes has the tensor degree {int(key)} twice.")
+        tensor_degrees[int(key)] = key
+    if not tensor_degrees:
         raise InputError(f"{what}: nodes is empty.")
     for key in file.edges:
-        if key not in widths.values():
-            raise InputError(f"{what}: edges has the width {key!r}, which nodes lacks.")
-    return widths
+        if key not in tensor_degrees.values():
+            raise InputError(f"{what}: edges has the tensor degree {key!r}, which nodes lacks.")
+    return tensor_degrees
 
 
 def _topological(nodes: Sequence[PhazeNode], pairs: set[tuple[int, int]]) -> dict[int, int]:
-    """Return the position of each id in a topological order for the edges of all widths.
+    """Return the position of each id in a topological order for the edges of all tensor degrees.
 
     Depth first and independent of the ids: among the nodes that may come next the deepest one, of
     these the costliest, of these the first one in the file.

@@ -71,8 +71,8 @@ class PublishedPlacement:
 
 
 @dataclass(frozen=True)
-class _WidthPlacement:
-    """The best placement at one width; ``chain`` holds the indices of nested downsets."""
+class _DegreePlacement:
+    """The best placement at one tensor degree; ``chain`` holds the indices of nested downsets."""
 
     time_s: float
     tensor: int
@@ -105,15 +105,15 @@ def solve_published(problem: PhazeProblem) -> PublishedPlacement:
 
 
 def _search(problem: PhazeProblem) -> PublishedPlacement | None:
-    """Return the best placement over all widths, or None."""
+    """Return the best placement over all tensor degrees, or None."""
     began = time.perf_counter()
-    placements: list[_WidthPlacement] = []
+    placements: list[_DegreePlacement] = []
     known: dict[frozenset[tuple[int, int]], Downsets] = {}
-    for width in sorted(problem.nodes):
-        pairs = frozenset((edge.source, edge.destination) for edge in problem.edges[width])
+    for tensor_degree in sorted(problem.nodes):
+        pairs = frozenset((edge.source, edge.destination) for edge in problem.edges[tensor_degree])
         if pairs not in known:
-            known[pairs] = _downsets(len(problem.nodes[width]), pairs)
-        placement = _solve_width(problem, width, known[pairs])
+            known[pairs] = _downsets(len(problem.nodes[tensor_degree]), pairs)
+        placement = _solve_degree(problem, tensor_degree, known[pairs])
         if placement is not None:
             placements.append(placement)
     if not placements:
@@ -133,20 +133,22 @@ def _downsets(count: int, pairs: frozenset[tuple[int, int]]) -> Downsets:
         ) from None
 
 
-def _solve_width(problem: PhazeProblem, width: int, downsets: Downsets) -> _WidthPlacement | None:
-    """Return the best placement at one width, or None."""
-    layers = _layer_arrays(problem, width, downsets)
+def _solve_degree(
+    problem: PhazeProblem, tensor_degree: int, downsets: Downsets
+) -> _DegreePlacement | None:
+    """Return the best placement at one tensor degree, or None."""
+    layers = _layer_arrays(problem, tensor_degree, downsets)
     unsplit = layers[0][:, 4]
-    # Stages on a single device are counted apart, but at width 1 every stage is on one.
-    single = int(unsplit.sum()) if width > 1 else 0
+    # Stages on a single device are counted apart, but at tensor degree 1 every stage is on one.
+    single = int(unsplit.sum()) if tensor_degree > 1 else 0
     bandwidth = problem.bandwidth_bytes_per_s
     most_stages = min(len(unsplit), problem.devices)
     following, first = split_table(
         layers, bandwidth, problem.memory_bytes, problem.recompute, most_stages, single
     )
-    synchronisation_s = _synchronisation_s(problem, width, downsets)
+    synchronisation_s = _synchronisation_s(problem, tensor_degree, downsets)
     time_s, data, stages, singles, index = best_degrees(
-        first, synchronisation_s, width, problem.devices, problem.microbatches
+        first, synchronisation_s, tensor_degree, problem.devices, problem.microbatches
     )
     if not np.isfinite(time_s):
         return None
@@ -157,11 +159,11 @@ def _solve_width(problem: PhazeProblem, width: int, downsets: Downsets) -> _Widt
             singles -= 1
         stages -= 1
         chain.append(int(following[chain[-1], stages, singles]))
-    return _WidthPlacement(float(time_s), width, int(data), load_s, downsets, tuple(chain))
+    return _DegreePlacement(float(time_s), tensor_degree, int(data), load_s, downsets, tuple(chain))
 
 
-def _layer_arrays(problem: PhazeProblem, width: int, downsets: Downsets) -> LayerArrays:
-    """Return the layers at one width as the kernels take them."""
+def _layer_arrays(problem: PhazeProblem, tensor_degree: int, downsets: Downsets) -> LayerArrays:
+    """Return the layers at one tensor degree as the kernels take them."""
     copies = published_cost().parameter_copies[problem.optimizer]
     table = np.array(
         [
@@ -172,23 +174,23 @@ def _layer_arrays(problem: PhazeProblem, width: int, downsets: Downsets) -> Laye
                 node.activation_bytes,
                 0.0 if node.tensor_parallel else 1.0,
             )
-            for node in problem.nodes[width]
+            for node in problem.nodes[tensor_degree]
         ]
     )
-    edges = problem.edges[width]
+    edges = problem.edges[tensor_degree]
     ends = np.array([(e.source, e.destination) for e in edges], dtype=np.int64).reshape(-1, 2)
     return table, ends, np.array([e.bytes for e in edges], dtype=np.float64), downsets.bits
 
 
-def _synchronisation_s(problem: PhazeProblem, width: int, downsets: Downsets) -> FloatArray:
+def _synchronisation_s(problem: PhazeProblem, tensor_degree: int, downsets: Downsets) -> FloatArray:
     """Return the seconds to synchronise each downset as the first stage: (downsets,)."""
-    parameters = np.array([node.parameter_bytes for node in problem.nodes[width]])
+    parameters = np.array([node.parameter_bytes for node in problem.nodes[tensor_degree]])
     stage_bytes = [parameters[downsets.members(0, index)].sum() for index in range(len(downsets))]
     factor = published_cost().synchronisation_volume / problem.bandwidth_bytes_per_s
     return np.array(stage_bytes) * factor
 
 
-def _describe(problem: PhazeProblem, best: _WidthPlacement, solve_s: float) -> PublishedPlacement:
+def _describe(problem: PhazeProblem, best: _DegreePlacement, solve_s: float) -> PublishedPlacement:
     """Name the layers of every stage."""
     nodes = problem.nodes[best.tensor]
     stages = []
@@ -211,22 +213,22 @@ def _why_infeasible(problem: PhazeProblem) -> str:
     """Say in one sentence what does not fit: the devices, a layer alone, or every split."""
     copies = published_cost().parameter_copies[problem.optimizer]
     needs = []
-    for width, nodes in sorted(problem.nodes.items()):
-        if width > problem.devices and any(node.tensor_parallel for node in nodes):
+    for tensor_degree, nodes in sorted(problem.nodes.items()):
+        if tensor_degree > problem.devices and any(node.tensor_parallel for node in nodes):
             continue
         largest = max(nodes, key=lambda n: copies * n.parameter_bytes + n.activation_bytes)
         need = copies * largest.parameter_bytes + largest.activation_bytes
-        needs.append((need, width, largest.id))
+        needs.append((need, tensor_degree, largest.id))
     if not needs:
         return (
-            f"No tensor-parallel width fits {counted(problem.devices, 'device')}: the smallest is "
+            f"No tensor degree fits {counted(problem.devices, 'device')}: the smallest is "
             f"{min(problem.nodes)}."
         )
-    need, width, identifier = min(needs)
+    need, tensor_degree, identifier = min(needs)
     over = need - problem.memory_bytes
     if over > 0:
         return (
-            f"Layer {identifier} alone, at the tensor-parallel width {width}, needs "
+            f"Layer {identifier} alone, at the tensor degree {tensor_degree}, needs "
             f"{format_bytes(need)}, {format_bytes(over)} more than the "
             f"{format_bytes(problem.memory_bytes)} of a device."
         )
@@ -248,6 +250,6 @@ def _why_no_split(problem: PhazeProblem) -> str:
     return (
         f"Every layer fits the {format_bytes(problem.memory_bytes)} of a device alone, but even "
         f"the split that needs least memory, {counted(placement.pipeline, 'stage')} at the "
-        f"tensor-parallel width {placement.tensor}, needs about {format_bytes(enough)} on its "
+        f"tensor degree {placement.tensor}, needs about {format_bytes(enough)} on its "
         f"fullest stage, {format_bytes(enough - problem.memory_bytes)} more."
     )

@@ -9,7 +9,7 @@ from phaze_opt.arrays import FloatArray, IntArray
 from phaze_opt.compiled import inlined, lazily_compiled
 
 LayerArrays = tuple[FloatArray, IntArray, FloatArray, NDArray[np.uint64]]
-"""The layers at one width, in topological order:
+"""The layers at one tensor degree, in topological order:
 
 - nodes (layers, 5): forward and backward seconds, bytes held, activation bytes, and 1 if the layer
   is not tensor-parallel;
@@ -117,7 +117,7 @@ def split_table(
     Parameters
     ----------
     layers
-        The layers at one width, and their downsets.
+        The layers at one tensor degree, and their downsets.
     bandwidth
         Bytes per second between two stages.
     memory
@@ -167,7 +167,7 @@ def split_table(
 
 @lazily_compiled("Tuple((f8, i8, i8, i8, i8))(f8[:, :, ::1], f8[::1], i8, i8, i8)")
 def best_degrees(
-    first: FloatArray, synchronisation_s: FloatArray, width: int, devices: int, batch: int
+    first: FloatArray, synchronisation_s: FloatArray, tensor_degree: int, devices: int, batch: int
 ) -> tuple[float, int, int, int, int]:
     """Return the least time of a batch, with the degrees that give it.
 
@@ -177,8 +177,8 @@ def best_degrees(
         From `split_table`.
     synchronisation_s
         (downsets,): seconds to synchronise a first stage, of which (d − 1) / d count.
-    width, devices, batch
-        Tensor-parallel width, number of devices, microbatches per batch.
+    tensor_degree, devices, batch
+        Tensor degree, number of devices, microbatches per batch.
 
     Returns
     -------
@@ -187,7 +187,7 @@ def best_degrees(
     best = (np.inf, 0, 0, 0, 0)
     for depth in range(1, first.shape[0]):
         for ones in range(min(depth, first.shape[1] - 1) + 1):
-            used = width * (depth - ones) + ones
+            used = tensor_degree * (depth - ones) + ones
             for data in range(1, min(devices // used, batch) + 1):
                 turns = -(-batch // data) + depth - 1
                 share = (data - 1) / data

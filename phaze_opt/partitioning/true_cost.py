@@ -31,7 +31,7 @@ def true_cost_problem(problem: PhazeProblem) -> PlacementProblem:
     level = NetworkLevel(problem.bandwidth_bytes_per_s, 0.0, "switch")
     pairs = {(e.source, e.destination) for edges in problem.edges.values() for e in edges}
     return PlacementProblem(
-        layers={width: _layers(problem, width) for width in problem.nodes},
+        layers={tensor_degree: _layers(problem, tensor_degree) for tensor_degree in problem.nodes},
         edges=tuple(sorted(pairs)),
         cluster=Cluster("phaze file", (level,), problem.devices),
         training=Training(
@@ -44,9 +44,9 @@ def true_cost_problem(problem: PhazeProblem) -> PlacementProblem:
     )
 
 
-def _layers(problem: PhazeProblem, width: int) -> tuple[LayerCost, ...]:
-    """Return the costs of the layers at one width."""
-    nodes, edges = problem.nodes[width], problem.edges[width]
+def _layers(problem: PhazeProblem, tensor_degree: int) -> tuple[LayerCost, ...]:
+    """Return the costs of the layers at one tensor degree."""
+    nodes, edges = problem.nodes[tensor_degree], problem.edges[tensor_degree]
     weight_bytes = OPTIMIZERS[_OPTIMIZER_NAMES[problem.optimizer]].weight_bytes
     output, entering = [0.0] * len(nodes), [0.0] * len(nodes)
     for edge in edges:

@@ -300,7 +300,7 @@ class EstimatedLayers:
     def passes(self) -> list[list[EstimatedPass]]:
         """The passes, by layer."""
         return [
-            [EstimatedPass(one, self.among, self.row) for one in of_layer]
+            [EstimatedPass(pass_problem, self.among, self.row) for pass_problem in of_layer]
             for of_layer in self.graphs
         ]
 
@@ -308,12 +308,20 @@ class EstimatedLayers:
         """Bound the makespans of every schedule from below, up to rounding: by layer and name."""
         if self.among.residency or not self.chip.accelerator.concurrent_operators:
             return [
-                {one.direction: PassCost(one.least_s, one.link_s) for one in of_layer}
+                {
+                    estimated.direction: PassCost(estimated.least_s, estimated.link_s)
+                    for estimated in of_layer
+                }
                 for of_layer in self.passes
             ]
         least_s, link_s = self.among.least_s[self.row], self.among.estimate.link_s
         return [
-            {one.direction: PassCost(least_s[one.place], link_s[one.place]) for one in of_layer}
+            {
+                pass_problem.direction: PassCost(
+                    least_s[pass_problem.place], link_s[pass_problem.place]
+                )
+                for pass_problem in of_layer
+            }
             for of_layer in self.graphs
         ]
 
@@ -323,7 +331,7 @@ def schedule_problems(
 ) -> list[ScheduleProblem]:
     """Return the problem of every pass of every distinct layer, named after both."""
     ((layers,),) = estimate_layers([variant], [chip], training)
-    return [one.problem for of_layer in layers.passes for one in of_layer]
+    return [estimated.problem for of_layer in layers.passes for estimated in of_layer]
 
 
 def estimate_layers(
@@ -350,7 +358,10 @@ def estimate_layers(
             for name, graph in graphs_of(layer, training).items()
         ]
 
-    own = [[passes_of(layer, one.tensor_parallel) for layer in one.layers] for one in variants]
+    own = [
+        [passes_of(layer, variant.tensor_parallel) for layer in variant.layers]
+        for variant in variants
+    ]
     passes = [each for layers in own for layer in layers for each in layer]
     estimate = estimate_jointly(
         tuple([each.graph for each in passes]),
@@ -382,8 +393,8 @@ def _beside_products(among: PassEstimates) -> JointEstimate:
     for each in among.passes:
         which = slice(None), estimate.parts[each.place]
         own = one_core.rows(which), all_cores.rows(which)
-        one, every = beside_products(each.graph, *own, each.tensor, core_share)
-        one_core_s[which], all_cores_s[which] = one.latency_s, every.latency_s
+        on_one, every = beside_products(each.graph, *own, each.tensor, core_share)
+        one_core_s[which], all_cores_s[which] = on_one.latency_s, every.latency_s
     both = GraphEstimate(
         replace(one_core, latency_s=one_core_s), replace(all_cores, latency_s=all_cores_s)
     )
@@ -403,5 +414,8 @@ def with_lane_rate(mode: Mode, rate: float | FloatArray) -> Mode:
     )
     pairs = zip(mode.arrays(), changed.arrays(), strict=True)
     return type(mode)(
-        *(one if one is other else np.where(unchanged, one, other) for one, other in pairs)
+        *(
+            before if before is other else np.where(unchanged, before, other)
+            for before, other in pairs
+        )
     )

@@ -71,9 +71,9 @@ def check_handled(training: Training, accelerators: Sequence[Accelerator] = ()) 
         Names the field, and the value where only some are known.
     """
     _check_fields("Training", training)
-    for accelerator in {type(one): one for one in accelerators}.values():
+    for accelerator in {type(chip): chip for chip in accelerators}.values():
         _check_fields("Accelerator", accelerator)
-    for calibration in {type(one.calibration): one.calibration for one in accelerators}.values():
+    for calibration in {type(chip.calibration): chip.calibration for chip in accelerators}.values():
         _check_fields("Calibration", calibration)
 
 

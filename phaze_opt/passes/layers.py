@@ -111,7 +111,7 @@ class EstimatedDegree:
         """
         least = self.layers.least()
         if not collectives:
-            least = [{name: one.without_link() for name, one in own.items()} for own in least]
+            least = [{name: cost.without_link() for name, cost in own.items()} for own in least]
         return all_layers(self.variant, self._layer_costs(least))
 
     @property

@@ -94,10 +94,10 @@ def operator_values(estimate: GraphEstimate) -> FloatArray:
     values : (operators, 7) or (chips, operators, 7)
         See `phaze_opt.scheduling.problem_columns.ProblemColumns`.
     """
-    one, every = estimate.one_core, estimate.all_cores
-    shares = bandwidth_shares([one.hbm_s, one.glb_s, one.link_s], one)
+    one_core, every = estimate.one_core, estimate.all_cores
+    shares = bandwidth_shares([one_core.hbm_s, one_core.glb_s, one_core.link_s], one_core)
     intra_shares = bandwidth_shares([every.hbm_s, every.glb_s], every)
-    return np.stack([one.latency_s, every.latency_s, *shares, *intra_shares], axis=-1)
+    return np.stack([one_core.latency_s, every.latency_s, *shares, *intra_shares], axis=-1)
 
 
 def build_problem(name: str, graph: OperatorGraph, columns: ProblemColumns) -> ScheduleProblem:
@@ -107,7 +107,9 @@ def build_problem(name: str, graph: OperatorGraph, columns: ProblemColumns) -> S
         name=name,
         num_tc=columns.num_tc,
         num_vc=columns.num_vc,
-        operators=tuple([ScheduleOperator(one, core, *row) for one, core, row in operators]),
+        operators=tuple(
+            [ScheduleOperator(operator, core, *row) for operator, core, row in operators]
+        ),
         edges=precedences(graph),
         intra_operator=columns.intra_operator,
         serial=columns.serial,

@@ -95,7 +95,10 @@ class ScheduledPass:
             self.estimates.all_cores.arrays(), self.estimates.one_core.arrays(), strict=True
         )
         return ModeEstimate(
-            *(np.where(self.on_all.reshape(-1, *[1] * (a.ndim - 1)), a, one) for a, one in pairs)
+            *(
+                np.where(self.on_all.reshape(-1, *[1] * (a.ndim - 1)), a, on_one)
+                for a, on_one in pairs
+            )
         )
 
     @cached_property
@@ -110,8 +113,8 @@ class ScheduledPass:
     @property
     def proof(self) -> ScheduleProof:
         """What is known about the makespan."""
-        found = self.schedule
-        return ScheduleProof(found.status, found.bound_s, found.gap, found.method)
+        schedule = self.schedule
+        return ScheduleProof(schedule.status, schedule.bound_s, schedule.gap, schedule.method)
 
 
 @dataclass(frozen=True, eq=False)
@@ -148,7 +151,10 @@ class ScheduledLayer:
     def costs(self) -> dict[str, PassCost]:
         """What the passes take, by name."""
         own = self.passes.items()
-        return {name: PassCost(one.schedule.makespan_s, one.estimated.link_s) for name, one in own}
+        return {
+            name: PassCost(scheduled.schedule.makespan_s, scheduled.estimated.link_s)
+            for name, scheduled in own
+        }
 
     def all(self) -> tuple[ScheduledPass, ...]:
         """Return those that run, as often as each does."""
@@ -159,8 +165,8 @@ class ScheduledLayer:
     def _totals(self) -> tuple[IntArray, FloatArray, FloatArray]:
         """The sums of `ScheduledPass.totals`."""
         operators, seconds, energy_j = self.forward.totals
-        for one in self.all()[1:]:
-            more_operators, more_seconds, more_j = one.totals
+        for scheduled in self.all()[1:]:
+            more_operators, more_seconds, more_j = scheduled.totals
             operators, seconds = operators + more_operators, seconds + more_seconds
             energy_j = energy_j + more_j
         return operators, seconds, energy_j
@@ -186,7 +192,9 @@ def run_layers(
     method: SolveMethod = "auto" if layers.chip.prove else "branch-and-bound"
 
     def run(of_layer: list[EstimatedPass]) -> ScheduledLayer:
-        passes = {one.direction: _run_pass(one, cache, method) for one in of_layer}
+        passes = {
+            estimated.direction: _run_pass(estimated, cache, method) for estimated in of_layer
+        }
         return ScheduledLayer(passes, AGAIN[training.recompute])
 
     return tuple(map(run, layers.passes))

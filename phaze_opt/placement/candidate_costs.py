@@ -183,13 +183,13 @@ class CandidateCosts:
     def group(self, candidate: Candidate) -> ReplicaGroup:
         """Return the replicas of each stage."""
         key = candidate.tensor, candidate.data, candidate.stride("data")
-        found = self._groups.get(key)
-        if found is None:
+        group = self._groups.get(key)
+        if group is None:
             if self.layers > MOST_LAYERS:
                 self._groups.clear()  # their exchanges take megabytes each
-            found = ReplicaGroup(self.replicated(candidate.tensor), *key[1:])
-            self._groups[key] = found
-        return found
+            group = ReplicaGroup(self.replicated(candidate.tensor), *key[1:])
+            self._groups[key] = group
+        return group
 
     def stages(self, candidate: Candidate) -> StageCosts:
         """Return the costs of all stages of a candidate, communication of replicas aside."""

@@ -123,10 +123,10 @@ def chain_bytes(problem: PlacementProblem, tensor: int) -> ChainBytes:
     layers, kinds = problem.layers[tensor], problem.kinds_of(tensor)
     distinct = tuple([_COLUMNS(layers[index]) for index in kinds.first])
     key = tuple(kinds.which.tolist()), distinct, problem.edges
-    found = _chains.get(key)
-    if found is None:
-        found = _chains[key] = _chain(*key)
-    return found
+    chain = _chains.get(key)
+    if chain is None:
+        chain = _chains[key] = _chain(*key)
+    return chain
 
 
 def _chain(
@@ -257,13 +257,13 @@ def _with_state(
     """
     resident = np.zeros(parameters.shape)
     for i in range(len(resident)):
-        own, working, found = parameters[i], working_set[i], resident[i]
+        own, working, own_resident = parameters[i], working_set[i], resident[i]
         for kind in range(bytes_and_shards.shape[1]):
             bytes_each, replicas = bytes_and_shards[0, kind], bytes_and_shards[1, kind]
-            for j in range(len(found)):
-                found[j] += share_bytes(own[j], bytes_each, replicas)
-        for j in range(len(found)):
-            found[j] += working[j]
+            for j in range(len(own_resident)):
+                own_resident[j] += share_bytes(own[j], bytes_each, replicas)
+        for j in range(len(own_resident)):
+            own_resident[j] += working[j]
     return resident
 
 

@@ -152,7 +152,7 @@ class DegreesByBound:
         least_s = self._least.work_of_layers_s(tensor)
         found_s = self.costs.work_of_layers_s(tensor)
         return all(
-            found <= least * _HARDLY_MORE for least, found in zip(least_s, found_s, strict=True)
+            bound_s <= least * _HARDLY_MORE for least, bound_s in zip(least_s, found_s, strict=True)
         )
 
 
@@ -203,12 +203,12 @@ def up_to(
     most_s: float, grids: Sequence[CandidateGrid], bounds_s: Sequence[FloatArray]
 ) -> list[tuple[int, int]]:
     """Return grid and entry of the bounds of a degree up to some value, in the same order."""
-    found = [
+    bounds = [
         (float(each_s[entry]), grid.candidate(entry)[:2], index, entry)
         for index, (grid, each_s) in enumerate(zip(grids, bounds_s, strict=True))
         for entry in (each_s <= most_s).nonzero()[0].tolist()
     ]
-    return [each[2:] for each in sorted(found)]
+    return [each[2:] for each in sorted(bounds)]
 
 
 def _least_times_s(costs: CandidateCosts, grid: CandidateGrid) -> tuple[FloatArray, ...]:

@@ -140,7 +140,7 @@ def _communication(
     for stage, (own, tail) in enumerate(zip(held, tails, strict=True)):
         transfer_s = microbatches * read.received_s[stage]
         sent_bytes = microbatches * read.transfer_bytes[stage]
-        found = [Communication("transfer", transfer_s, transfer_s, sent_bytes)]
+        communication = [Communication("transfer", transfer_s, transfer_s, sent_bytes)]
         gradient_bytes = group.sent_bytes(
             group.gradient_terms, float(own.parameters * optimizer.gradient_bytes)
         )
@@ -153,7 +153,7 @@ def _communication(
         if own.shared_parameters:
             shared_bytes = own.shared_parameters * float(optimizer.gradient_bytes)
             gradient_bytes += shared_bytes * costs.message(candidate).all_sent_per_byte
-        found.append(
+        communication.append(
             Communication("gradient_synchronisation", network_s, exposed_s, gradient_bytes)
         )
         if zero:
@@ -161,8 +161,8 @@ def _communication(
                 group.weight_terms, float(own.parameters * optimizer.weight_bytes)
             )
             once_s = tail.gather_s + waits_s[stage]
-            found.append(_gathers(costs, layout, stage, once_s, weight_bytes))
-        yield tuple(found)
+            communication.append(_gathers(costs, layout, stage, once_s, weight_bytes))
+        yield tuple(communication)
 
 
 def _gathers(
@@ -187,8 +187,8 @@ def _gathers(
     microbatches = costs.microbatches(layout.candidate.data)
     backward, _ = group.every_backward
     total_s, exposed_s = (
-        microbatches * sum(float(one[run] + other[run]) for run in runs)
-        for one, other in (
+        microbatches * sum(float(forward_s[run] + backward_s[run]) for run in runs)
+        for forward_s, backward_s in (
             (forward.total_s, backward.total_s),
             (forward.exposed_s, backward.exposed_s),
         )

@@ -134,7 +134,8 @@ def _largest_layer(
     optimizer = OPTIMIZERS[problem.training.optimizer]
     shards = Shards.of(problem.training.zero, _most_data(problem, tensor_degree, 1))
     alone = [
-        (stage_memory([one], 1, optimizer, shards), one) for one in problem.layers[tensor_degree]
+        (stage_memory([layer], 1, optimizer, shards), layer)
+        for layer in problem.layers[tensor_degree]
     ]
     memory, layer = max(alone, key=lambda entry: entry[0].total)
     return memory, tensor_degree, layer

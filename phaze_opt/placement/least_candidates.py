@@ -85,11 +85,11 @@ class LeastCandidates:
         unkept = tuple([replace(each, stash_bytes=0, transient_bytes=0) for each in layers])
         training = replace(problem.training, recompute="none")
         given = problem.edges, problem.cluster, training, tuple(distinct.tolist())
-        found = _of_whatever_is_kept(tensor, unkept, *given)
+        candidates = _of_whatever_is_kept(tensor, unkept, *given)
         chain = costs.replicated(tensor).held
-        held = [held_by_runs(chain, found.optimizer, each, 0.0) for each in found.shards]
+        held = [held_by_runs(chain, candidates.optimizer, each, 0.0) for each in candidates.shards]
         memory = tuple([(each.resident_bytes, each.stash_bytes) for each in held])
-        return replace(found, memory=memory, _fitting={})
+        return replace(candidates, memory=memory, _fitting={})
 
     def fitting(self, usable_bytes: float) -> CandidateArrays:
         """Return the arrays of the candidates that fit a memory, each computed once."""

@@ -218,8 +218,8 @@ def least_times_s(
     answers = known_s.copy()
     work = np.zeros((2, layers + 1))
     sums = np.zeros((3, layers + 1))
-    chosen, one = np.zeros(whole.shape[1], np.int64), np.zeros(real.shape[1])
-    split = Split(sums, lines, held, limit, chosen, one)
+    chosen, single = np.zeros(whole.shape[1], np.int64), np.zeros(real.shape[1])
+    split = Split(sums, lines, held, limit, chosen, single)
     kinds = _kinds(distinct, own)
     most = 0
     for kind in range(len(kinds)):
@@ -254,17 +254,17 @@ def least_times_s(
                 continue
             if whole[c, MICROBATCHES] * all_s / whole[c, STAGES] + sent_s >= answer_s:
                 continue
-            chosen[:], one[:] = whole[c], real[c]
-            one[STEP_S] = rates[a, 0] / one[OPTIMIZER_SHARDS]
-            one[ACCUMULATION_S] = rates[a, 1] / one[GRADIENT_SHARDS] if several else 0.0
-            one[SHARE] = rates[a, 2] if overlaps else 1.0
+            chosen[:], single[:] = whole[c], real[c]
+            single[STEP_S] = rates[a, 0] / single[OPTIMIZER_SHARDS]
+            single[ACCUMULATION_S] = rates[a, 1] / single[GRADIENT_SHARDS] if several else 0.0
+            single[SHARE] = rates[a, 2] if overlaps else 1.0
             sent = whole[c, EVERY_PASS]
             ways = 4 if overlaps and sent >= 0 else 1
             least_s = 0.0
             for way in range(ways):
-                if sent >= 0 or summed_s != one[ACCUMULATION_S]:
-                    _sum_up(way, work, every_pass, sent, one, sums)
-                    summed_s = one[ACCUMULATION_S] if sent < 0 else -1.0
+                if sent >= 0 or summed_s != single[ACCUMULATION_S]:
+                    _sum_up(way, work, every_pass, sent, single, sums)
+                    summed_s = single[ACCUMULATION_S] if sent < 0 else -1.0
                 least_s = max(least_s, _at_once_s(split))
                 if least_s >= answer_s:
                     break

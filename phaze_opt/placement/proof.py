@@ -62,11 +62,11 @@ def faster_splits(
                     tail_s = tail_s + costs.final_gather_s(candidate, ahead)
                 head_s = costs.work(candidate).head_s if ahead else costs.no_time_s
                 most_steps = max(left // 2, _LEAST_STEPS)
-                found = _searched(costs, candidate, head_s, tail_s, known_s, most_steps)
-                left -= found.steps
-                bound_s = min(bound_s, found.bound_s)
-                if found.time_s < known_s:
-                    known_s = time(candidate, found.starts)
+                split = _searched(costs, candidate, head_s, tail_s, known_s, most_steps)
+                left -= split.steps
+                bound_s = min(bound_s, split.bound_s)
+                if split.time_s < known_s:
+                    known_s = time(candidate, split.starts)
     return min(bound_s, known_s)
 
 
@@ -143,8 +143,8 @@ def _searched(
     done, held = costs.work(candidate), costs.held(candidate)
     work = _split_work(costs, done.stages, done.forward_s, done.backward_s)
     of_batch = costs.microbatches(candidate.data)
-    found = search_splits(work, head_s, tail_s, held, of_batch, known_s, most_steps)
-    return Searched(*found)
+    split = search_splits(work, head_s, tail_s, held, of_batch, known_s, most_steps)
+    return Searched(*split)
 
 
 def _split_work(

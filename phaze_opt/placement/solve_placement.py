@@ -53,10 +53,10 @@ def solve_placement(problem: PlacementProblem, degrees: Degrees | None = None) -
         return _given(problem, costs, degrees)
     if problem.training.interleave > 1:
         return solve_interleaved(costs)
-    found = best_placement(costs)
-    if found is None:
+    best = best_placement(costs)
+    if best is None:
         raise explain_infeasible(problem)
-    layout, done, bound_s = found
+    layout, done, bound_s = best
     costs.release()
     return describe(costs, layout, done).searched(bound_s)
 

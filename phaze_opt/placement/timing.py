@@ -165,7 +165,10 @@ def _until_end_s(costs: CandidateCosts, layout: Layout, done: Replay, stage: int
     for chunk, (i, j) in enumerate(layout.runs(stage)):
         end_s = done.backward_start_s[chunk, stage, -1] + backward_s[i, j]
         passes = [layer.passes for layer in chain[i : j - 1]]
-        each_s = [one.backward.seconds + one.recompute.seconds for one in passes]
+        each_s = [
+            layer_passes.backward.seconds + layer_passes.recompute.seconds
+            for layer_passes in passes
+        ]
         after_s = np.cumsum([0.0, *each_s])
         until_end_s += (done.finish_s[stage] - end_s + after_s).tolist()
     return np.array(until_end_s)

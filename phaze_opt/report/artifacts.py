@@ -123,7 +123,9 @@ def _passes(
     inputs = chosen_inputs(study.resolved, run, best.design, best.metrics.runs[run])
     assert evaluation.placement is not None
     workload = chosen_workload(study, inputs, evaluation)
-    if not any(layer.forward.operators for one in workload.variants for layer in one.layers):
+    if not any(
+        layer.forward.operators for variant in workload.variants for layer in variant.layers
+    ):
         return []
     placement = study.resolved.spec.placement
     point = Point(workload, inputs.accelerator, inputs.cluster, inputs.training, placement)
@@ -134,4 +136,4 @@ def _passes(
     except PhazeError:
         return []
     layers = costed.costs[evaluation.placement.tensor].passes
-    return [one for layer in layers for one in layer.all()]
+    return [scheduled for layer in layers for scheduled in layer.all()]

@@ -40,12 +40,13 @@ class CertifiedAnswer:
     @property
     def words(self) -> str:
         """What is proven, and how."""
-        found = self.found
+        enumeration = self.found
         best = "no design is feasible" if self.optimum is None else "no other design is better"
         return (
-            f"Certified: {best} in cost model version {found.version}. Of {found.points:,} designs "
-            f"{found.bounded:,} are bounded below the best ones, and {found.evaluated:,} are "
-            f"evaluated, in {format_seconds(found.wall_s)}{self._when}."
+            f"Certified: {best} in cost model version {enumeration.version}. Of "
+            f"{enumeration.points:,} designs {enumeration.bounded:,} are bounded below the best "
+            f"ones, and {enumeration.evaluated:,} are evaluated, in "
+            f"{format_seconds(enumeration.wall_s)}{self._when}."
         )
 
     @property
@@ -59,14 +60,14 @@ class CertifiedAnswer:
 
 def certified_answer(study: Study) -> CertifiedAnswer | None:
     """Read the stored enumeration of a study's space; ``None`` where there is none."""
-    found = stored_enumeration(study)
-    if found is None:
+    enumeration = stored_enumeration(study)
+    if enumeration is None:
         return None
     columns = SearchedColumns(study.resolved.spec)
-    rows = [columns.cells(DesignPoint(one.point), one.metrics) for one in found.top]
+    rows = [columns.cells(DesignPoint(design.point), design.metrics) for design in enumeration.top]
     return CertifiedAnswer(
-        found,
-        best_of_enumeration(study, found),
+        enumeration,
+        best_of_enumeration(study, enumeration),
         columns.named_headers,
         tuple(map(tuple, rows)),
         tuple(verify_commands(study.name)),

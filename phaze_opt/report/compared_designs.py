@@ -54,14 +54,16 @@ def compared_designs(
     certificate: CertifiedAnswer | None,
 ) -> list[ComparedDesign]:
     """Put the best design beside the certified optimum and the baselines."""
-    best, found = summary.best, []
+    best, designs = summary.best, []
     if best is not None:
-        found.append(_design_line("best", f"best of the trials (trial {best.number})", best, best))
+        designs.append(
+            _design_line("best", f"best of the trials (trial {best.number})", best, best)
+        )
     if certificate is not None and certificate.optimum is not None:
-        found.append(_design_line("optimum", "certified optimum", certificate.optimum, best))
+        designs.append(_design_line("optimum", "certified optimum", certificate.optimum, best))
     for baseline in baselines:
-        found.append(_baseline_line(summary, baseline))
-    return found
+        designs.append(_baseline_line(summary, baseline))
+    return designs
 
 
 def _design_line(

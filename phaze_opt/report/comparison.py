@@ -47,28 +47,28 @@ def _answers(compared: Comparison) -> RenderableType:
     """List the best design of each study."""
     if len(compared.spec.objectives) > 1:
         table = grid("study", "sampler", ">seed", ">trials", ">hypervolume")
-        for one in compared.studies:
-            add_row(table, *_names(one), str(one.complete), _percent(one.hypervolume))
+        for score in compared.studies:
+            add_row(table, *_names(score), str(score.complete), _percent(score.hypervolume))
         return table
     unit = compared.spec.objective_kinds[0].unit if len(compared.spec.runs) == 1 else "relative"
     table = grid("study", "sampler", ">seed", ">trials", f">{unit}", ">regret", ">rank", ">place")
-    for one in compared.studies:
-        value = "–" if one.value is None else _value(one.value)
+    for score in compared.studies:
+        value = "–" if score.value is None else _value(score.value)
         add_row(
             table,
-            *_names(one),
-            str(one.complete),
+            *_names(score),
+            str(score.complete),
             value,
-            _percent(one.regret),
-            _number(one.rank),
-            _number(one.place),
+            _percent(score.regret),
+            _number(score.rank),
+            _number(score.place),
         )
     return table
 
 
-def _names(one: SearchScore) -> tuple[str, str, str]:
+def _names(score: SearchScore) -> tuple[str, str, str]:
     """Return the cells that name a search."""
-    return shortened(one.name, _LONGEST_NAME), one.sampler, str(one.seed)
+    return shortened(score.name, _LONGEST_NAME), score.sampler, str(score.seed)
 
 
 def _until_table() -> tuple[str, ...]:
@@ -79,22 +79,24 @@ def _until_table() -> tuple[str, ...]:
 def _trials_until(compared: Comparison) -> RenderableType:
     """List the trials until each distance from the optimum, also those of random search."""
     table = grid("study", "sampler", *_until_table())
-    for one in compared.studies:
-        name, sampler, _ = _names(one)
-        add_row(table, name, sampler, *[_number(each.trials) for each in one.reached])
+    for score in compared.studies:
+        name, sampler, _ = _names(score)
+        add_row(table, name, sampler, *[_number(each.trials) for each in score.reached])
     if any(each.points is not None for each in compared.random):
         cells = [
             "–" if each.expected_trials is None else f"{each.expected_trials:,.0f}"
             for each in compared.random
         ]
         add_row(table, "expected", "random", *cells)
-        add_row(table, "median", "random", *[_number(one.median_trials) for one in compared.random])
+        add_row(
+            table, "median", "random", *[_number(draw.median_trials) for draw in compared.random]
+        )
     return table
 
 
 def _until_note(compared: Comparison) -> str:
     """Say what is not known of random search."""
-    known = [(one.within, one.points) for one in compared.random if one.points is not None]
+    known = [(draw.within, draw.points) for draw in compared.random if draw.points is not None]
     if not known:
         return "How many points are that good is not known, hence not what random search needs."
     parts = [
@@ -113,27 +115,27 @@ _SECONDS_NOTE = "That workers spent on these trials, one after the other; cached
 def _seconds_until(compared: Comparison) -> RenderableType:
     """List the seconds until each distance from the optimum."""
     table = grid("study", "sampler", *_until_table())
-    for one in compared.studies:
-        name, sampler, _ = _names(one)
-        add_row(table, name, sampler, *map(_seconds, one.reached))
+    for score in compared.studies:
+        name, sampler, _ = _names(score)
+        add_row(table, name, sampler, *map(_seconds, score.reached))
     return table
 
 
 def _wasted(studies: Sequence[SearchScore]) -> RenderableType:
     """List the trials that could not find anything new."""
     table = grid("study", "sampler", ">trials", ">duplicates", ">infeasible", "by limit", ">failed")
-    for one in studies:
-        name, sampler, _ = _names(one)
-        limits = ", ".join(f"{number} {limit}" for limit, number in one.infeasible.items())
+    for score in studies:
+        name, sampler, _ = _names(score)
+        limits = ", ".join(f"{number} {limit}" for limit, number in score.infeasible.items())
         add_row(
             table,
             name,
             sampler,
-            str(one.complete),
-            str(one.duplicates),
-            str(sum(one.infeasible.values())),
+            str(score.complete),
+            str(score.duplicates),
+            str(sum(score.infeasible.values())),
             limits or "–",
-            str(one.failed),
+            str(score.failed),
         )
     return table
 
@@ -164,15 +166,15 @@ def comparison_figure(compared: Comparison) -> Figure:
 
     spec, optimum = compared.spec, compared.optimum
     figure = Figure()
-    for one in compared.studies:
-        known = [(n, value) for n, value in enumerate(one.best_values, 1) if value is not None]
+    for score in compared.studies:
+        known = [(n, value) for n, value in enumerate(score.best_values, 1) if value is not None]
         figure.add_trace(
             Scatter(
                 x=[n for n, _ in known],
                 y=[value for _, value in known],
                 mode="lines",
                 line={"shape": "hv"},
-                name=f"{one.name} ({one.sampler})",
+                name=f"{score.name} ({score.sampler})",
             )
         )
     if optimum is not None:

@@ -53,12 +53,12 @@ class SearchedColumns:
         self._has_area = all(kind.name != "area" for kind in kinds)
         self._columns = [column for column, of in _CHIP_ORDER.items() if set(of) & set(names)]
         self._others = [name for name in names if name not in known]
-        units = ["relative" if several and one.name != "area" else one.unit for one in kinds]
+        units = ["relative" if several and kind.name != "area" else kind.unit for kind in kinds]
         area = ["mm²"] if self._has_area else []
-        self.headers = [f">{one}" for one in (*units, *area, *self._columns, *self._others)]
+        self.headers = [f">{header}" for header in (*units, *area, *self._columns, *self._others)]
         values = [value_header(spec, place) for place in range(len(kinds))] if own else units
-        names = [_LONG_HEADERS.get(one, one) for one in self._columns]
-        names += [axis_words(one) for one in self._others]
+        names = [_LONG_HEADERS.get(column, column) for column in self._columns]
+        names += [axis_words(axis) for axis in self._others]
         self.named_headers = (*values, *(["area [mm²]"] if area else []), *names)
 
     def cells(

@@ -22,11 +22,11 @@ from phaze_opt.whole_space.exhaustive import Enumeration
 _SHOWN = 5
 
 
-def enumeration_tables(study: Study, found: Enumeration) -> RenderableType:
+def enumeration_tables(study: Study, enumeration: Enumeration) -> RenderableType:
     """Show the best designs of a space, and how that is known."""
     spec = study.resolved.spec
     table = pairs()
-    best = best_of_enumeration(study, found)
+    best = best_of_enumeration(study, enumeration)
     if best is None:
         add_row(table, "best", "nothing is feasible")
     else:
@@ -35,36 +35,40 @@ def enumeration_tables(study: Study, found: Enumeration) -> RenderableType:
         add_row(table, "training", training_words(best.params))
         for line in ratio_words(best):
             add_row(table, "against", line)
-    add_row(table, "points", f"{found.points:,} within the limits of the chip")
-    bounded = f"{found.bounded:,}, of which {found.infeasible_proven:,} fit no memory"
+    add_row(table, "points", f"{enumeration.points:,} within the limits of the chip")
+    bounded = f"{enumeration.bounded:,}, of which {enumeration.infeasible_proven:,} fit no memory"
     add_row(table, "bounded", bounded)
-    add_row(table, "evaluated", f"{found.evaluated:,}, of which {found.feasible:,} feasible")
-    for level in found.levels[:-1]:
+    add_row(
+        table, "evaluated", f"{enumeration.evaluated:,}, of which {enumeration.feasible:,} feasible"
+    )
+    for level in enumeration.levels[:-1]:
         words = f"{level.closed:,} of {level.points:,} points left out"
         add_row(table, f"by {level.level}", f"{words}, in {format_seconds(level.wall_s)}")
-    add_row(table, "time taken", format_seconds(found.wall_s))
-    add_row(table, "cost model", f"version {found.version}")
+    add_row(table, "time taken", format_seconds(enumeration.wall_s))
+    add_row(table, "cost model", f"version {enumeration.version}")
     return Group(
-        sentence(f"{study.name}: {_status_words(found)}", style="bold"), table, *_top(study, found)
+        sentence(f"{study.name}: {_status_words(enumeration)}", style="bold"),
+        table,
+        *_top(study, enumeration),
     )
 
 
-def _status_words(found: Enumeration) -> str:
+def _status_words(enumeration: Enumeration) -> str:
     """Say what is proven."""
-    if found.status == "certified":
+    if enumeration.status == "certified":
         return "certified, no other design is better in this cost model"
-    if found.gap is None:
+    if enumeration.gap is None:
         return "not finished; how much better another design may be is not known yet"
-    return f"not finished; another design may be up to {found.gap:.1%} better"
+    return f"not finished; another design may be up to {enumeration.gap:.1%} better"
 
 
-def _top(study: Study, found: Enumeration) -> list[RenderableType]:
+def _top(study: Study, enumeration: Enumeration) -> list[RenderableType]:
     """List the first designs of the top."""
-    if len(found.top) < 2:
+    if len(enumeration.top) < 2:
         return []
     columns = SearchedColumns(study.resolved.spec)
     rows = [
-        (str(place), *columns.cells(DesignPoint(one.point), one.metrics))
-        for place, one in enumerate(found.top[:_SHOWN], start=1)
+        (str(place), *columns.cells(DesignPoint(design.point), design.metrics))
+        for place, design in enumerate(enumeration.top[:_SHOWN], start=1)
     ]
     return [sentence(""), fitted((">place", *columns.headers), rows), sentence(ORDER_WORDS)]

@@ -54,7 +54,9 @@ def heavy_layers(layers: Sequence[LayerBinding]) -> list[LayerBinding]:
 
     def seconds(layer: LayerBinding) -> float:
         passes = (layer.forward, layer.backward, layer.recompute)
-        return layer.count * sum(one.makespan_s for one in passes if one is not None)
+        return layer.count * sum(
+            bound_pass.makespan_s for bound_pass in passes if bound_pass is not None
+        )
 
     least_s = _LEAST_SHARE * sum(seconds(layer) for layer in layers)
     return sorted((layer for layer in layers if seconds(layer) >= least_s), key=seconds)[::-1]
@@ -147,12 +149,12 @@ def _shortage_sentences(evaluation: Evaluation) -> list[str]:
 
 def _search_sentences(explanation: Explanation) -> list[str]:
     """Say which degrees were searched without finding a placement that fits."""
-    widths = explanation.searched_tensor
-    if not widths or explanation.evaluation.misfit is None:
+    tensor_degrees = explanation.searched_tensor
+    if not tensor_degrees or explanation.evaluation.misfit is None:
         return []
-    listed = _listed([str(width) for width in widths])
-    noun = "width" if len(widths) == 1 else "widths"
-    return [f"Every pipeline depth at the tensor-parallel {noun} {listed} was tried."]
+    listed = _listed([str(tensor_degree) for tensor_degree in tensor_degrees])
+    noun = "tensor degree" if len(tensor_degrees) == 1 else "tensor degrees"
+    return [f"Every pipeline depth at the {noun} {listed} was tried."]
 
 
 def _time_sentence(stage: StageTime, time_s: float) -> str:

@@ -18,28 +18,30 @@ _SHOWN = 20
 
 def front_tables(study: Study, front: Front) -> RenderableType:
     """Show the designs of a front, evenly spread where there are many."""
-    found, kinds = front.found, [OBJECTIVES[name] for name in front.objectives]
+    enumeration, kinds = front.found, [OBJECTIVES[name] for name in front.objectives]
     directions = [
         f"{'most' if kind.maximise else 'least'} {kind.name.replace('_', ' ')}" for kind in kinds
     ]
-    title = f"{study.name}: {counted(len(found.designs), 'design')} that no other one beats"
+    title = f"{study.name}: {counted(len(enumeration.designs), 'design')} that no other one beats"
     table = pairs()
     add_row(table, "objectives", ", ".join(directions))
-    add_row(table, "points", f"{found.points:,} within the limits of the chip")
-    add_row(table, "evaluated", f"{found.evaluated:,}, of which {found.feasible:,} feasible")
+    add_row(table, "points", f"{enumeration.points:,} within the limits of the chip")
+    add_row(
+        table, "evaluated", f"{enumeration.evaluated:,}, of which {enumeration.feasible:,} feasible"
+    )
     add_row(table, "time taken", format_seconds(front.wall_s))
     add_row(table, "cost model", f"version {front.version}")
     parts: list[RenderableType] = [sentence(title, style="bold"), table]
-    if found.designs:
+    if enumeration.designs:
         columns = SearchedColumns(study.resolved.spec, kinds)
-        shown = _spread(found.designs)
+        shown = _spread(enumeration.designs)
         rows = [
-            columns.cells(DesignPoint(one.design.point), one.design.metrics, one.values)
-            for one in shown
+            columns.cells(DesignPoint(design.design.point), design.design.metrics, design.values)
+            for design in shown
         ]
         parts += [sentence(""), fitted(columns.headers, rows)]
-        if len(shown) < len(found.designs):
-            words = f"{len(shown)} of {len(found.designs):,} designs; --json has all of them."
+        if len(shown) < len(enumeration.designs):
+            words = f"{len(shown)} of {len(enumeration.designs):,} designs; --json has all of them."
             parts.append(sentence(words))
     return Group(*parts)
 

@@ -37,9 +37,9 @@ def find_browser() -> str | None:
     """Return the path of a Chromium; ``None`` where there is none."""
     named = os.environ.get(BROWSER_VARIABLE)
     for program in (named,) if named else _PROGRAMS:
-        found = shutil.which(program)
-        if found is not None:
-            return found
+        path = shutil.which(program)
+        if path is not None:
+            return path
     return None
 
 
@@ -60,13 +60,13 @@ def picture(figure: Figure, file_format: str) -> bytes:
     with tempfile.TemporaryDirectory(prefix="phaze-plot-") as folder:
         page = Path(folder, "plot.html")
         page.write_text(image_page(figure, file_format, _WIDTH), encoding="utf-8")
-        found = _IMAGE.search(_drawn(browser, page, Path(folder, "profile")))
-    if found is None:
+        image = _IMAGE.search(_drawn(browser, page, Path(folder, "profile")))
+    if image is None:
         raise PhazeError(f"The browser {browser} drew no plot; write .html instead.")
     try:
-        if found[1]:
-            return base64.b64decode(found[2], validate=True)
-        return urllib.parse.unquote(found[2]).encode()
+        if image[1]:
+            return base64.b64decode(image[2], validate=True)
+        return urllib.parse.unquote(image[2]).encode()
     except (binascii.Error, ValueError):
         raise PhazeError(f"The browser {browser} drew a damaged plot.") from None
 

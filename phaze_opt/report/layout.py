@@ -114,7 +114,7 @@ def fitted(headers: Sequence[str], rows: Sequence[Sequence[str]], gap: int = 1) 
     ]
     parts: list[list[int]] = [[0]]
     for place in range(1, len(headers)):
-        used = sum(widths[one] + gap for one in parts[-1])
+        used = sum(widths[column] + gap for column in parts[-1])
         if used + widths[place] > available() and len(parts[-1]) > 1:
             parts.append([0])
         parts[-1].append(place)

@@ -24,7 +24,11 @@ def note_of(view: StudyView) -> str:
         "",
         *_answer_lines(view),
         "",
-        *(f"- {plain(_compared_words(one))}" for one in view.compared if one.kind != "best"),
+        *(
+            f"- {plain(_compared_words(design))}"
+            for design in view.compared
+            if design.kind != "best"
+        ),
         "",
         *_fact_lines("What binds", view.binding),
         *_step_lines(view),
@@ -39,17 +43,19 @@ def report_markdown(view: StudyView) -> str:
     """Write a study with its comparison, certificate and best trials."""
     compared = [
         (
-            one.name,
-            one.values or "–",
-            "–" if one.ratio is None else f"{one.ratio:.3f} ×",
-            "–" if one.area_mm2 is None else f"{one.area_mm2:,.1f}",
-            one.chip + (f" ({one.note})" if one.note else ""),
+            design.name,
+            design.values or "–",
+            "–" if design.ratio is None else f"{design.ratio:.3f} ×",
+            "–" if design.area_mm2 is None else f"{design.area_mm2:,.1f}",
+            design.chip + (f" ({design.note})" if design.note else ""),
         )
-        for one in view.compared
+        for design in view.compared
     ]
     headers = ("compared with", "value", "best ÷ this", "area [mm²]", "design")
     trials = [
-        (str(one.number), one.state, *one.cells) for one in view.trials if one.kind == "feasible"
+        (str(trial.number), trial.state, *trial.cells)
+        for trial in view.trials
+        if trial.kind == "feasible"
     ]
     lines = [
         f"# {plain(view.name)} ({plain(view.state)})",
@@ -87,12 +93,12 @@ def _answer_lines(view: StudyView) -> list[str]:
     return [f"**{plain(view.headline)}** (trial {best.number}): {design}."]
 
 
-def _compared_words(one: ComparedDesign) -> str:
+def _compared_words(design: ComparedDesign) -> str:
     """Compare the best design with another one, in a sentence."""
-    if one.values is None or one.ratio is None:
-        return f"{one.name} {one.note or 'is not evaluated yet'}"
-    note = f"; {one.note}" if one.note else ""
-    return f"{one.ratio:.3f} × {one.name} ({one.values}{note}): {one.chip}"
+    if design.values is None or design.ratio is None:
+        return f"{design.name} {design.note or 'is not evaluated yet'}"
+    note = f"; {design.note}" if design.note else ""
+    return f"{design.ratio:.3f} × {design.name} ({design.values}{note}): {design.chip}"
 
 
 def _fact_lines(title: str, facts: Sequence[Fact]) -> list[str]:

@@ -14,17 +14,17 @@ from phaze_opt.report.study_view import QUESTION
 KEPT = "*phaze-opt writes anew what stands above this line, and keeps what you write below it.*"
 
 
-def joined_note(written: str, found: str) -> str:
+def joined_note(written: str, stored: str) -> str:
     """Return the note of a study with what people wrote into the one before.
 
     Parameters
     ----------
     written
         The program's part, from `phaze_opt.report.markdown.note_of`.
-    found
+    stored
         The note as it is; empty where there is none.
     """
-    before, after = own_words(found)
+    before, after = own_words(stored)
     parts = [*([before, ""] if before else []), written.rstrip("\n"), "", "---", "", KEPT]
     return "\n".join([*parts, *(["", after] if after else []), ""])
 

@@ -130,8 +130,8 @@ class Publisher:
         if self._best is not None and self._best.key <= rank.key:
             return False
         # Another worker may have found a better one since.
-        found = best_trial(self._study.trials())
-        self._best = None if found is None else found.rank
+        best = best_trial(self._study.trials())
+        self._best = None if best is None else best.rank
         return self._best is None or rank.key < self._best.key
 
     def _attach(self, trial: Trial, file: ArtifactFile) -> None:

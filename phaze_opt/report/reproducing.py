@@ -74,10 +74,12 @@ def study_file(spec: StudySpec) -> str:
     workloads = plain.pop("workloads", [])
     lines = [f"{name} = {_toml(value)}" for name, value in plain.items() if name not in tables]
     for title, table in [
-        *(("[[workloads]]", one) for one in workloads),
+        *(("[[workloads]]", workload) for workload in workloads),
         *((f"[{name}]", table) for name, table in tables.items()),
     ]:
-        rows = [f"{_key(key)} = {_toml(one)}" for key, one in table.items() if one not in _NOTHING]
+        rows = [
+            f"{_key(key)} = {_toml(entry)}" for key, entry in table.items() if entry not in _NOTHING
+        ]
         lines += ["", title, *rows]
     return "\n".join([*lines, ""])
 
@@ -85,7 +87,9 @@ def study_file(spec: StudySpec) -> str:
 def _toml(value: Any) -> str:
     """Write plain data as a TOML value; tables stand on one line."""
     if isinstance(value, dict):
-        rows = [f"{_key(key)} = {_toml(one)}" for key, one in value.items() if one is not None]
+        rows = [
+            f"{_key(key)} = {_toml(entry)}" for key, entry in value.items() if entry is not None
+        ]
         return f"{{ {', '.join(rows)} }}"
     if isinstance(value, list):
         return f"[{', '.join(map(_toml, value))}]"

@@ -22,23 +22,24 @@ _WORDS: dict[Factor, str] = {
 }
 
 
-def robustness_tables(study: Study, found: Robustness) -> RenderableType:
+def robustness_tables(study: Study, robustness: Robustness) -> RenderableType:
     """Show the winner, and the best design under every variation."""
     spec = study.resolved.spec
-    title = f"{study.name}: the winner stays in {found.stays} of {len(found.variants)} variations"
+    of_all = f"{robustness.stays} of {len(robustness.variants)} variations"
+    title = f"{study.name}: the winner stays in {of_all}"
     table = pairs()
-    add_row(table, "winner", value_words(spec, found.winner.metrics.values))
-    add_row(table, "cost model", f"version {found.version}")
+    add_row(table, "winner", value_words(spec, robustness.winner.metrics.values))
+    add_row(table, "cost model", f"version {robustness.version}")
     columns = SearchedColumns(spec)
-    winner = columns.cells(DesignPoint(found.winner.point), found.winner.metrics)
+    winner = columns.cells(DesignPoint(robustness.winner.point), robustness.winner.metrics)
     rows = [("nothing", "", *winner)]
-    for one in found.variants:
-        varied = f"{_WORDS[one.variation.factor]} {one.applied - 1.0:+.0%}"
-        if one.best is None:
+    for answer in robustness.variants:
+        varied = f"{_WORDS[answer.variation.factor]} {answer.applied - 1.0:+.0%}"
+        if answer.best is None:
             rows.append((varied, "none fits", *["–"] * len(columns.headers)))
             continue
-        cells = columns.cells(DesignPoint(one.best.point), one.best.metrics)
-        rows.append((varied, _loss_words(one), *cells))
+        cells = columns.cells(DesignPoint(answer.best.point), answer.best.metrics)
+        rows.append((varied, _loss_words(answer), *cells))
     variants = fitted(("varied", ">loss", *columns.headers), rows)
     note = (
         "Every row is the best design with one constant varied; the loss is by how much the "
@@ -47,8 +48,8 @@ def robustness_tables(study: Study, found: Robustness) -> RenderableType:
     return Group(sentence(title, style="bold"), table, sentence(""), variants, sentence(note))
 
 
-def _loss_words(one: VariedAnswer) -> str:
+def _loss_words(answer: VariedAnswer) -> str:
     """Say how the winner does under a variation."""
-    if one.winner_stays:
+    if answer.winner_stays:
         return "stays"
-    return "out" if one.loss is None else share_words(max(0.0, one.loss))
+    return "out" if answer.loss is None else share_words(max(0.0, answer.loss))

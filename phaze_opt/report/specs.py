@@ -69,16 +69,16 @@ def _feasible_words(checked: SpecCheck) -> str:
     return f"{share_words(checked.feasible_share)}: {words}"
 
 
-def difference_tables(found: StudyDifference) -> RenderableType:
+def difference_tables(difference: StudyDifference) -> RenderableType:
     """Show what differs between two studies."""
     parts: list[RenderableType] = []
-    for what, differences in (("specs", found.spec), ("best designs", found.best)):
+    for what, differences in (("specs", difference.spec), ("best designs", difference.best)):
         if not differences:
             parts.append(sentence(f"The {what} do not differ."))
             continue
-        table = grid(what, *found.names)
-        for one in differences:
-            add_row(table, one.key, _cell_words(one.first), _cell_words(one.second))
+        table = grid(what, *difference.names)
+        for line in differences:
+            add_row(table, line.key, _cell_words(line.first), _cell_words(line.second))
         parts.append(table)
     return Group(*parts)
 

@@ -93,11 +93,11 @@ def value_header(spec: StudySpec, place: int) -> str:
 
 def design_words(spec: StudySpec, point: DesignPoint, metrics: Metrics) -> str:
     """Describe a trial in one line: its values or why it has none, its area and its point."""
-    found = value_words(spec, metrics.values) if metrics.feasible else f"no: {metrics.reason}"
+    value = value_words(spec, metrics.values) if metrics.feasible else f"no: {metrics.reason}"
     area = "" if metrics.area_mm2 is None else f"; {metrics.area_mm2:,.1f} mm²"
     chosen = metrics.runs[0].chosen.items() if len(metrics.runs) == 1 else ()
     values = ", ".join(value_of_axis(name, value) for name, value in (*point.values, *chosen))
-    return f"{found}{area}; {values}"
+    return f"{value}{area}; {values}"
 
 
 def trial_state_words(trial: TrialRecord) -> str:
@@ -266,12 +266,12 @@ def proof_words(summary: StudySummary) -> str:
     return f"{share} of the trials' layer schedules are known to be the shortest"
 
 
-def certified_words(summary: StudySummary, found: Enumeration) -> str:
+def certified_words(summary: StudySummary, enumeration: Enumeration) -> str:
     """Name the certified optimum of a space, and how near the best trial is to it."""
-    points = f"{counted(found.points, 'design')} of the space"
-    if not found.top:
+    points = f"{counted(enumeration.points, 'design')} of the space"
+    if not enumeration.top:
         return f"none of the {points} is feasible"
-    metrics = found.top[0].metrics
+    metrics = enumeration.top[0].metrics
     value = value_words(summary.resolved.spec, metrics.values)
     words = f"no other of the {points} is better than {value}"
     if summary.best is None:

@@ -213,8 +213,10 @@ def _is_number(value: object) -> bool:
 
 def workload_tables(workload: Workload) -> RenderableType:
     """Show the first captured variant of a model, and say which variants there are."""
-    captured = ", ".join(f"{one.tensor_parallel} and {one.microbatch}" for one in workload.variants)
-    variants = sentence(f"Captured widths and microbatches: {captured or 'none'}.")
+    captured = ", ".join(
+        f"{variant.tensor_parallel} and {variant.microbatch}" for variant in workload.variants
+    )
+    variants = sentence(f"Captured tensor degrees and microbatches: {captured or 'none'}.")
     tables = [summary_tables(summarise(workload))] if workload.variants else []
     return Group(*tables, Text(), variants)
 
@@ -245,7 +247,7 @@ def summary_tables(summary: WorkloadSummary) -> RenderableType:
     tokens = f"{summary.sequence:,} tokens per sample" if summary.sequence > 1 else "no sequence"
     title = (
         f"{summary.model}: {summary.parameters:,} parameters, {tokens}; per device at "
-        f"tensor-parallel width {summary.tensor_parallel}, microbatch {summary.microbatch}"
+        f"tensor degree {summary.tensor_parallel}, microbatch {summary.microbatch}"
     )
     note = "Stash under no, selective and full recompute; output to the next layer."
     return Group(

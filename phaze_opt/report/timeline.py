@@ -61,8 +61,8 @@ def pass_events(passes: Iterable[ScheduledPass]) -> list[Event]:
     # The forward that runs again under full recompute is one pass.
     return [
         event
-        for process, one in enumerate(dict.fromkeys(passes), start=_PROCESS + 1)
-        for event in trace_events(one.problem, one.schedule, process)
+        for process, name in enumerate(dict.fromkeys(passes), start=_PROCESS + 1)
+        for event in trace_events(name.problem, name.schedule, process)
     ]
 
 

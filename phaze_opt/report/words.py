@@ -64,8 +64,8 @@ def operator_time_words(estimated: EstimatedPass) -> list[str]:
     every = map(format_seconds, estimated.estimates.all_cores.latency_s.tolist())
     if not estimated.accelerator.concurrent_operators:
         return list(every)
-    one = map(format_seconds, estimated.estimates.one_core.latency_s.tolist())
-    pairs = zip(estimated.graph.operators, every, one, strict=True)
+    one_core = map(format_seconds, estimated.estimates.one_core.latency_s.tolist())
+    pairs = zip(estimated.graph.operators, every, one_core, strict=True)
     return [
         on_all if operator.collective is not None else f"{on_all} on all cores, {on_one} on one"
         for operator, on_all, on_one in pairs
@@ -90,7 +90,7 @@ def value_of_axis(name: str, value: object, *, bare: bool = False) -> str:
 
 def _name_and_unit(name: str) -> tuple[str, str]:
     """Split the name of a number into words and the unit that it carries."""
-    ending = next((one for one in _UNITS if name.endswith(f"_{one}")), None)
+    ending = next((unit for unit in _UNITS if name.endswith(f"_{unit}")), None)
     stem = name.removesuffix(f"_{ending}") if ending else name
     words = _AXIS_WORDS.get(stem) or " ".join(
         part.upper() if part in _ABBREVIATIONS else part for part in stem.split("_")

@@ -33,6 +33,6 @@ def workers_table(workers: Iterable[WorkerRecord]) -> RenderableType:
             shortened(worker.code or "–", _LONGEST_NAME),
         )
         if worker.params:
-            values = ", ".join(value_of_axis(name, one) for name, one in worker.params.items())
+            values = ", ".join(value_of_axis(name, value) for name, value in worker.params.items())
             designs.append(sentence(f"trial {worker.trial} of {worker.study}: {values}"))
     return Group(table, sentence(""), *designs) if designs else table

@@ -87,12 +87,12 @@ def check_names(spec: StudySpec) -> ResolvedStudy:
     InputError
         If a name is unknown, or the spec must state the tokens per sample.
     """
-    from phaze_opt.workload.zoo import check_sequence, widths
+    from phaze_opt.workload.zoo import check_sequence, tensor_degrees
 
     resolved = _resolve(spec)
     for run in spec.runs:
         check_sequence(run.model, run.sequence or spec.sequence)
-        allowed = widths(run.model)
+        allowed = tensor_degrees(run.model)
         _check_expert(spec, run)
         for degree in tensor_parallel(spec, run):
             if degree not in allowed:
@@ -127,10 +127,10 @@ def captures(spec: StudySpec) -> list[tuple[int, AttentionKind | None]]:
 
 def tensor_parallel(spec: StudySpec, run: WorkloadSpec) -> tuple[int, ...]:
     """Return the tensor degrees that the placement of a workload may choose."""
-    from phaze_opt.workload.zoo import widths
+    from phaze_opt.workload.zoo import tensor_degrees
 
     stated = run.tensor_parallel or spec.tensor_parallel
-    return widths(run.model) if stated == "all" else stated
+    return tensor_degrees(run.model) if stated == "all" else stated
 
 
 def area_limit_mm2(spec: StudySpec, base: Accelerator, pe_scale: float = 1.0) -> float:

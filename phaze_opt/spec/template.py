@@ -10,7 +10,7 @@ from phaze_opt.errors import InputError
 from phaze_opt.hardware.accelerator import Accelerator
 from phaze_opt.hardware.fields import in_units
 from phaze_opt.hardware.presets import load_accelerator
-from phaze_opt.workload.zoo import widths
+from phaze_opt.workload.zoo import tensor_degrees
 
 _SIZES = {
     "num_tc": "tensor cores",
@@ -54,7 +54,10 @@ def spec_text(
         "",
         f"name = {toml_value(name)}",
         f"model = {toml_value(model)}",
-        _line(f"tensor_parallel = {list(widths(model))}", "degrees that the placement may choose"),
+        _line(
+            f"tensor_parallel = {list(tensor_degrees(model))}",
+            "degrees that the placement may choose",
+        ),
         f"cluster = {toml_value(cluster)}",
         f"devices = {devices}",
         f"global_batch = {global_batch}",

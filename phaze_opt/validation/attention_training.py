@@ -51,11 +51,11 @@ def validate_training_attention() -> list[ValidationTable]:
     for (name, kernel), rows in grouped.items():
         table = provenance["table"][name][kernel]
         chip = with_kernel(find_accelerator(name), kernel).accelerator
-        found: dict[str, list[ValidationRow]] = {}
+        by_kind: dict[str, list[ValidationRow]] = {}
         for row in rows:
             kind, predicted = _kind(row), _predict(row, chip, table)
-            found.setdefault(kind, []).append(predicted)
-        for kind, members in found.items():
+            by_kind.setdefault(kind, []).append(predicted)
+        for kind, members in by_kind.items():
             label = f"attention {kernel}, {kind}"
             overhead_s = table["call_overhead_s"][0 if "forward" in kind else 1]
             tables.append(
@@ -101,8 +101,8 @@ def _predict(
     )
     overhead_s = table["call_overhead_s"][int(backward)]
     # What was timed are kernels one behind the other for a while, as in training.
-    found = estimate_attention(shape, chip, None, overhead_s, backward=backward, sustained=True)
-    return ValidationRow(case, float(row["latency_s"]), found.latency_s, source=row["source"])
+    estimated = estimate_attention(shape, chip, None, overhead_s, backward=backward, sustained=True)
+    return ValidationRow(case, float(row["latency_s"]), estimated.latency_s, source=row["source"])
 
 
 def _sums(

@@ -37,8 +37,8 @@ def validate_collectives() -> list[ValidationTable]:
         source = f"{provenance['measured_by']}, {provenance['source'][cluster]}"
         large = [row for row in rows if int(row["bytes"]) >= LARGE_BYTES]
         for name, members in (("collectives from 1 MB", large), ("collectives", rows)):
-            found = tuple(_predict(row) for row in members)
-            tables.append(ValidationTable(name, cluster, 0.0, source, found))
+            predicted = tuple(_predict(row) for row in members)
+            tables.append(ValidationTable(name, cluster, 0.0, source, predicted))
     return tables
 
 

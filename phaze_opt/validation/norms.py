@@ -27,7 +27,7 @@ def validate_norms() -> list[ValidationTable]:
         direction = row["direction"]
         rows, columns = int(row["rows"]), int(row["columns"])
         kind = row["op"] + ("_backward" if direction == "backward" else "")
-        found = estimate_vector(
+        estimated = estimate_vector(
             kind,
             rows,
             columns,
@@ -35,9 +35,11 @@ def validate_norms() -> list[ValidationTable]:
             call_overhead_s=overheads_s[direction],
         )
         case = f"{row['op']} {rows}×{columns}, {direction}"
-        shown = ValidationRow(case, float(row["latency_s"]), found.latency_s, source=row["source"])
+        shown = ValidationRow(
+            case, float(row["latency_s"]), estimated.latency_s, source=row["source"]
+        )
         grouped.setdefault((row["accelerator"], direction), []).append(shown)
     return [
-        ValidationTable(f"norms, {direction}", name, overheads_s[direction], source, tuple(found))
-        for (name, direction), found in grouped.items()
+        ValidationTable(f"norms, {direction}", name, overheads_s[direction], source, tuple(members))
+        for (name, direction), members in grouped.items()
     ]

@@ -46,10 +46,12 @@ def validate_products() -> list[ValidationTable]:
         files = dict.fromkeys(row["source"].rpartition(" ")[2] for row in rows)
         source = f"{provenance['measured_by']}, {', '.join(files)}"
         constants = _constants_of_table(provenance, rows[0])
-        found = _predict(rows, chip, constants)
+        predicted = _predict(rows, chip, constants)
         overhead_s = constants.get("call_overhead_s", 0.0)
         small = name.startswith("gemm") and "<" in name
-        tables.append(ValidationTable(name, accelerator, overhead_s, source, found, minor=small))
+        tables.append(
+            ValidationTable(name, accelerator, overhead_s, source, predicted, minor=small)
+        )
     return tables
 
 
@@ -76,9 +78,9 @@ def validate_best_products() -> list[ValidationTable]:
         (predicted_s,) = estimate_on_cores(products_graph([gemm]), chip, chip.num_tc).busy_s
         measured_s = gemm.flops / (float(row["achieved_tflops"]) * 1e12)
         case = f"gemm {gemm.m}×{gemm.n}×{gemm.k}"
-        found = ValidationRow(case, measured_s, float(predicted_s), source=row["source"])
+        validated = ValidationRow(case, measured_s, float(predicted_s), source=row["source"])
         tables.append(
-            ValidationTable("best product", row["accelerator"], 0.0, row["source"], (found,))
+            ValidationTable("best product", row["accelerator"], 0.0, row["source"], (validated,))
         )
     return tables
 

@@ -53,10 +53,10 @@ class Validation:
 
 def validate(group: ValidationGroup) -> Validation:
     """Predict every measured row of a group."""
-    found = [table for predict in PREDICTORS[group] for table in predict()]
+    tables = [table for predict in PREDICTORS[group] for table in predict()]
     if group in _OF_OPERATORS:
         # A run is a table of its own; one or two operators are chance.
-        few = [len(table.rows) < _LEAST_ROWS for table in found]
-        pairs = zip(found, few, strict=True)
-        found = [replace(table, minor=table.minor or small) for table, small in pairs]
-    return Validation(group, tuple(found), tuple(unexpressed_rows(group)))
+        few = [len(table.rows) < _LEAST_ROWS for table in tables]
+        pairs = zip(tables, few, strict=True)
+        tables = [replace(table, minor=table.minor or small) for table, small in pairs]
+    return Validation(group, tuple(tables), tuple(unexpressed_rows(group)))

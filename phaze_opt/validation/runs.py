@@ -82,8 +82,12 @@ class _Run:
 
     def _collectives_s(self, passes: ScheduledLayer, kind: str) -> float:
         """Exposed collectives of one pass of a layer."""
-        one = getattr(passes, kind)
-        return 0.0 if one is None else bind_pass(one, self.costed.point.accelerator).collectives_s
+        scheduled = getattr(passes, kind)
+        return (
+            0.0
+            if scheduled is None
+            else bind_pass(scheduled, self.costed.point.accelerator).collectives_s
+        )
 
 
 def validate_run_times() -> list[ValidationTable]:

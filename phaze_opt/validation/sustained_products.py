@@ -38,8 +38,8 @@ def validate_sustained_products() -> list[ValidationTable]:
         grouped.setdefault((row["accelerator"], read_layout(row)), []).append(row)
     tables = []
     for (name, layout), rows in grouped.items():
-        title, found = f"gemm sustained, {_LAYOUTS[layout]}", _predict(name, layout, rows)
-        tables.append(ValidationTable(title, name, 0.0, sources[name], found))
+        title, predicted = f"gemm sustained, {_LAYOUTS[layout]}", _predict(name, layout, rows)
+        tables.append(ValidationTable(title, name, 0.0, sources[name], predicted))
     return tables
 
 

@@ -2,11 +2,11 @@
 
 The room takes the name of a model (or a torch module) and gives a `graph.Workload`: the distinct
 layers with their forward and backward operators, parameters, stash and transient memory, for each
-tensor-parallel width and microbatch. Only ``capture/`` imports torch.
+tensor degree and microbatch. Only ``capture/`` imports torch.
 
 Modules
 -------
-``zoo``            a model by name: `zoo.load_workload`, `zoo.model_names`, `zoo.widths`
+``zoo``            a model by name: `zoo.load_workload`, `zoo.model_names`, `zoo.tensor_degrees`
 ``config``         the shape of a transformer
 ``model_string``   the shape from ``gpt:...`` and ``llama:...``
 ``huggingface``    the shape from a Hugging Face ``config.json``; ``huggingface_families`` has a row
@@ -27,8 +27,8 @@ bytes that an operator reads and writes  -> `graph.OperatorGraph.read_bytes`,
                                             `graph.OperatorGraph.write_bytes`
 FLOPs of a graph, of a model's forward   -> `graph.OperatorGraph.flops`,
                                             `graph.WorkloadVariant.forward_flops`
-vocabulary padded for a width            -> `config.TransformerConfig.padded_vocabulary`
-widths that divide a model               -> `config.TransformerConfig.divides`
+vocabulary padded for a tensor degree    -> `config.TransformerConfig.padded_vocabulary`
+tensor degrees that divide a model       -> `config.TransformerConfig.divides`
 HBM bytes that fusion saves              -> `fusion.fuse`
 bytes that a layer communicates          -> `summary.collective_bytes`
 """

@@ -10,11 +10,11 @@ from phaze_opt.checked import shown
 from phaze_opt.choices import AttentionKind
 from phaze_opt.errors import InputError
 
-TENSOR_WIDTHS = (1, 2, 4, 8)
-"""Tensor-parallel widths that are considered: up to the devices of one server (Megatron-LM)."""
+TENSOR_DEGREES = (1, 2, 4, 8)
+"""Tensor degrees that are considered: up to the devices of one server (Megatron-LM)."""
 
 _VOCABULARY_MULTIPLE = 128
-"""Megatron-LM pads a vocabulary that has to be split to a multiple of this times the width."""
+"""Megatron-LM pads a vocabulary that is split to a multiple of this times the tensor degree."""
 
 _LARGEST_SIZE = 2**24
 _MOST_LAYERS = 10_000
@@ -260,46 +260,50 @@ class TransformerConfig:
         """Rows of the learned position table: a longer sequence needs a longer table."""
         return max(self.position_rows, self.sequence) if self.positions == "learned" else 0
 
-    def padded_vocabulary(self, width: int) -> int:
-        """Return the vocabulary that ``width`` devices share evenly.
+    def padded_vocabulary(self, tensor_degree: int) -> int:
+        """Return the vocabulary that ``tensor_degree`` devices share evenly.
 
-        It is padded only where the width does not divide it, to a multiple of ``128 · width`` as
-        in Megatron-LM.
+        It is padded only where the tensor degree does not divide it, to a multiple of
+        ``128 · tensor_degree`` as in Megatron-LM.
         """
-        if self.vocabulary % width == 0:
+        if self.vocabulary % tensor_degree == 0:
             return self.vocabulary
-        multiple = _VOCABULARY_MULTIPLE * width
+        multiple = _VOCABULARY_MULTIPLE * tensor_degree
         return -(-self.vocabulary // multiple) * multiple
 
-    def divides(self, width: int) -> bool:
-        """Say whether ``width`` devices share heads and feed-forward network evenly."""
-        return math.gcd(self.heads, self.key_value_heads, self.inner) % width == 0
+    def divides(self, tensor_degree: int) -> bool:
+        """Say whether ``tensor_degree`` devices share heads and feed-forward network evenly."""
+        return math.gcd(self.heads, self.key_value_heads, self.inner) % tensor_degree == 0
 
-    def require_width(self, width: int, *, sequence_parallel: bool, model: str) -> None:
-        """Refuse a tensor-parallel width that does not divide the model.
+    def require_tensor_degree(
+        self, tensor_degree: int, *, sequence_parallel: bool, model: str
+    ) -> None:
+        """Refuse a tensor degree that does not divide the model.
 
         Raises
         ------
         InputError
-            If the width does not divide the model; the message names the widths that do.
+            If the tensor degree does not divide the model; the message names those that do.
         """
-        if width < 1 or not self.divides(width):
+        if tensor_degree < 1 or not self.divides(tensor_degree):
             shared = math.gcd(self.heads, self.key_value_heads, self.inner)
             allowed = ", ".join(str(n) for n in range(1, shared + 1) if shared % n == 0)
             raise InputError(
-                f"{model} cannot be split over {width} devices: its {self.heads} heads, "
+                f"{model} cannot be split over {tensor_degree} devices: its {self.heads} heads, "
                 f"{self.key_value_heads} key-value heads and feed-forward width {self.inner} "
                 f"have only the common divisors {allowed}."
             )
-        if sequence_parallel and self.sequence % width:
+        if sequence_parallel and self.sequence % tensor_degree:
             raise InputError(
-                f"{model} cannot use sequence parallelism over {width} devices: its sequence of "
-                f"{self.sequence} tokens is not a multiple of {width}."
+                f"{model} cannot use sequence parallelism over {tensor_degree} devices: its "
+                f"sequence of {self.sequence} tokens is not a multiple of {tensor_degree}."
             )
 
-    def widths(self) -> tuple[int, ...]:
-        """Return those of `TENSOR_WIDTHS` that divide the model."""
-        return tuple(width for width in TENSOR_WIDTHS if self.divides(width))
+    def tensor_degrees(self) -> tuple[int, ...]:
+        """Return those of `TENSOR_DEGREES` that divide the model."""
+        return tuple(
+            tensor_degree for tensor_degree in TENSOR_DEGREES if self.divides(tensor_degree)
+        )
 
 
 def _refuse_outside(name: str, value: int, least: int) -> None:

@@ -1,8 +1,8 @@
-"""The workload as pure data: operators, layers, and a model captured at several widths.
+"""The workload as pure data: operators, layers, and a model captured at several tensor degrees.
 
 Nothing here needs torch. Everything can be written to JSON and read back (`phaze_opt.codec`). All
-sizes are of ONE device at the stated tensor-parallel width, for ONE microbatch. A graph states the
-elements and the type of every tensor; what operators move, and their edges, follow from these.
+sizes are of ONE device at the stated tensor degree, for ONE microbatch. A graph states the elements
+and the type of every tensor; what operators move, and their edges, follow from these.
 """
 
 from __future__ import annotations
@@ -405,7 +405,7 @@ class Layer:
 @hashed_once
 @dataclass(frozen=True)
 class WorkloadVariant:
-    """A model at one tensor-parallel width and one microbatch.
+    """A model at one tensor degree and one microbatch.
 
     Attributes
     ----------
@@ -470,7 +470,7 @@ class WorkloadVariant:
 
 @dataclass(frozen=True, repr=False)
 class Workload(PrintsAsTables):
-    """A captured model at several tensor-parallel widths and microbatches.
+    """A captured model at several tensor degrees and microbatches.
 
     Attributes
     ----------
@@ -494,20 +494,20 @@ class Workload(PrintsAsTables):
         def listed(values: Iterable[int]) -> str:
             return "/".join(map(str, sorted(set(values)))) or "none"
 
-        widths = listed(variant.tensor_parallel for variant in self.variants)
+        tensor_degrees = listed(variant.tensor_parallel for variant in self.variants)
         microbatches = listed(variant.microbatch for variant in self.variants)
         return (
             f"Workload({self.model!r}, {self.parameters:,} parameters, sequence {self.sequence}, "
-            f"tensor-parallel widths {widths}, microbatches {microbatches})"
+            f"tensor degrees {tensor_degrees}, microbatches {microbatches})"
         )
 
     def variants_for(
         self, microbatch: int, sequence_parallel: bool = False
     ) -> Iterator[WorkloadVariant]:
-        """Yield the captured variants of one microbatch, by rising tensor-parallel width.
+        """Yield the captured variants of one microbatch, by rising tensor degree.
 
-        Width 1 is among them for either value of ``sequence_parallel``: one device has the whole
-        sequence.
+        Tensor degree 1 is among them for either value of ``sequence_parallel``: one device has the
+        whole sequence.
         """
         for variant in sorted(self.variants, key=lambda v: v.tensor_parallel):
             if variant.microbatch != microbatch:

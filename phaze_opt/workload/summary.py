@@ -62,7 +62,7 @@ class WorkloadSummary:
     sequence
         Tokens per sample.
     parameters
-        Of the whole model, whatever the width; tied weights count once.
+        Of the whole model, whatever the tensor degree; tied weights count once.
     tensor_parallel, microbatch, sequence_parallel
         What the variant was captured at.
     layers

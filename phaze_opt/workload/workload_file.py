@@ -222,7 +222,7 @@ def select_variants(
     microbatch: Sequence[int],
     sequence_parallel: bool,
 ) -> tuple[WorkloadVariant, ...]:
-    """Return the captured variants of every combination, by rising width and microbatch.
+    """Return the captured variants of every combination, by rising tensor degree and microbatch.
 
     Raises
     ------
@@ -234,13 +234,13 @@ def select_variants(
         for variant in workload.variants
     }
     chosen = []
-    for width in sorted(set(tensor_parallel)):
+    for tensor_degree in sorted(set(tensor_parallel)):
         for samples in sorted(set(microbatch)):
-            key = (width, samples, sequence_parallel and width > 1)
+            key = (tensor_degree, samples, sequence_parallel and tensor_degree > 1)
             if key not in captured:
                 there = ", ".join(f"{t} and {b}" for t, b, _ in sorted(captured))
                 raise InputError(
-                    f"{workload.model} was not captured at tensor-parallel width {width} and "
+                    f"{workload.model} was not captured at tensor degree {tensor_degree} and "
                     f"microbatch {samples}{' with sequence parallelism' if key[2] else ''}; "
                     f"it was at {there}."
                 )

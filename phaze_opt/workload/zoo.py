@@ -42,7 +42,7 @@ def load_workload(
     sequence: int | None = None,
     attention: AttentionKind | None = None,
 ) -> Workload:
-    """Return a model captured at some widths and microbatches, from the cache where possible.
+    """Return a model at some tensor degrees and microbatches, from the cache where possible.
 
     Parameters
     ----------
@@ -51,9 +51,9 @@ def load_workload(
         of a captured workload or of a Hugging Face configuration, which are told apart by their
         content; or ``hf:`` with the path of a configuration or of its folder.
     tensor_parallel, microbatch
-        Widths and microbatches (samples) to capture, in every combination.
+        Tensor degrees and microbatches (samples) to capture, in every combination.
     sequence_parallel
-        Whether tensor-parallel groups also split the sequence; width 1 does not depend on it.
+        Whether tensor-parallel groups also split the sequence; no choice at tensor degree 1.
     sequence
         Tokens per sample, instead of the model's own. A learned position table keeps its rows, or
         grows to the sequence. It must be stated for a configuration whose own is above
@@ -65,7 +65,8 @@ def load_workload(
     Raises
     ------
     InputError
-        If the model is unknown, a width does not divide it, or a number is not allowed or missing.
+        If the model is unknown, a tensor degree does not divide it, or a number is not
+        allowed or missing.
     NotFoundError
         If there is no such file.
     """
@@ -85,8 +86,8 @@ def load_workload(
         name = model
     _refuse_impossible(config, model, tensor_parallel, microbatch, sequence_parallel)
     keys = [
-        CaptureKey(config, width, samples, sequence_parallel and width > 1)
-        for width in sorted(set(tensor_parallel))
+        CaptureKey(config, tensor_degree, samples, sequence_parallel and tensor_degree > 1)
+        for tensor_degree in sorted(set(tensor_parallel))
         for samples in sorted(set(microbatch))
     ]
     cached = [read_variant(key) or _capture(key) for key in keys]
@@ -102,7 +103,7 @@ class LoadWorkload(Protocol):
     """Loads one model under options that vary."""
 
     def __call__(self, *, microbatch: int, sequence_parallel: bool, tensor: int | None) -> Workload:
-        """Load it at one tensor-parallel width, or at all widths that divide it (``None``).
+        """Load it at one tensor degree, or at all tensor degrees that divide it (``None``).
 
         Raises
         ------
@@ -125,7 +126,7 @@ def model_loader(
     def load(*, microbatch: int, sequence_parallel: bool, tensor: int | None) -> Workload:
         return load_workload(
             model,
-            tensor_parallel=widths(model) if tensor is None else (tensor,),
+            tensor_parallel=tensor_degrees(model) if tensor is None else (tensor,),
             microbatch=(microbatch,),
             sequence_parallel=sequence_parallel,
             sequence=sequence,
@@ -186,16 +187,16 @@ def check_sequence(model: str, sequence: int | None) -> None:
         _refuse_unstated_sequence(model_config(model, sequence), model, sequence)
 
 
-def widths(model: str) -> tuple[int, ...]:
-    """Return the tensor-parallel widths among 1, 2, 4 and 8 that divide the model.
+def tensor_degrees(model: str) -> tuple[int, ...]:
+    """Return the tensor degrees among 1, 2, 4 and 8 that divide the model.
 
-    For a captured file these are the widths that it holds.
+    For a captured file these are the tensor degrees that it holds.
     """
     if _is_captured(model):
         return tuple(
             sorted({variant.tensor_parallel for variant in read_workload(Path(model)).variants})
         )
-    return model_config(model).widths()
+    return model_config(model).tensor_degrees()
 
 
 def microbatches(model: str) -> tuple[int, ...] | None:
@@ -261,11 +262,13 @@ def _refuse_impossible(
     microbatch: Sequence[int],
     sequence_parallel: bool,
 ) -> None:
-    """Refuse widths and microbatches that cannot be captured, before any capture."""
+    """Refuse tensor degrees and microbatches that cannot be captured, before any capture."""
     if not tensor_parallel or not microbatch:
-        raise InputError("At least one tensor-parallel width and one microbatch are needed.")
-    for width in tensor_parallel:
-        config.require_width(width, sequence_parallel=sequence_parallel, model=model)
+        raise InputError("At least one tensor degree and one microbatch are needed.")
+    for tensor_degree in tensor_parallel:
+        config.require_tensor_degree(
+            tensor_degree, sequence_parallel=sequence_parallel, model=model
+        )
     for samples in microbatch:
         if not 1 <= samples <= _LARGEST_MICROBATCH:
             raise InputError(

@@ -34,8 +34,8 @@ def shares(run: Trained) -> dict[str, float]:
     whole_s = sum(parts.values())
     passes_s = sum(parts.pop(name, 0.0) for name in PASSES)
     parts |= {name: share * passes_s for name, share in run.bound_by.items()}
-    found = {
+    binding = {
         group: sum(parts.pop(name, 0.0) for name in names) / whole_s
         for group, names in GROUPS.items()
     }
-    return found | {OTHER: sum(parts.values()) / whole_s}
+    return binding | {OTHER: sum(parts.values()) / whole_s}

@@ -41,9 +41,14 @@ def check(results: Results) -> int:
 def _all_runs(results: Results) -> list[Trained]:
     """Return every run of every part."""
     several = [results.ablations, results.published]
-    changed = [one for by_name in several for models in by_name.values() for one in models.values()]
+    changed = [
+        comparison
+        for by_name in several
+        for models in by_name.values()
+        for comparison in models.values()
+    ]
     changed += [*results.built.values(), *results.today.values()]
-    return [*results.runs, *(run for one in changed for run in one.runs)]
+    return [*results.runs, *(run for comparison in changed for run in comparison.runs)]
 
 
 def _below_rooflines(results: Results) -> list[tuple[bool, str]]:
@@ -63,14 +68,17 @@ def _solved_is_never_worse(results: Results) -> list[tuple[bool, str]]:
     """No expert, and no other cost, finds a faster placement than the solved one."""
     statements = []
     changed = [
-        one
+        comparison
         for by_name in (results.ablations, results.published)
         for models in by_name.values()
-        for one in models.values()
+        for comparison in models.values()
     ]
-    groups = [results.runs, *(one.runs for one in [*changed, *results.today.values()])]
+    groups = [
+        results.runs,
+        *(comparison.runs for comparison in [*changed, *results.today.values()]),
+    ]
     for runs in groups:
-        solved = {(one.model, one.chip): one for one in runs if one.placed_by == "solve"}
+        solved = {(run.model, run.chip): run for run in runs if run.placed_by == "solve"}
         for expert in runs:
             best = solved[expert.model, expert.chip]
             statements.append(
@@ -80,13 +88,13 @@ def _solved_is_never_worse(results: Results) -> list[tuple[bool, str]]:
                     "solved one.",
                 )
             )
-    for one in results.placed:
-        best = results.run(one.model, one.chip, "solve")
+    for placed in results.placed:
+        best = results.run(placed.model, placed.chip, "solve")
         statements.append(
             (
-                one.throughput_samples_per_s <= best.throughput_samples_per_s * _BIN,
-                f"{one.model} on {one.chip}: the placement of the published cost is faster than "
-                "the solved one.",
+                placed.throughput_samples_per_s <= best.throughput_samples_per_s * _BIN,
+                f"{placed.model} on {placed.chip}: the placement of the published cost is faster "
+                "than the solved one.",
             )
         )
     return statements
@@ -122,7 +130,7 @@ def _within_area(results: Results) -> list[tuple[bool, str]]:
         )
         for winner in [
             *results.ours.values(),
-            *(one.winner for one in results.built.values()),
+            *(built.winner for built in results.built.values()),
         ]
     ]
 

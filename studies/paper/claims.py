@@ -30,7 +30,7 @@ def claims_table(results: Comparison) -> str:
     for name, words in ((OURS, "one chip per model"), (COMMON, "one chip for all")):
         mine = mean_relative(results, name, "solve")
         ratios = [mine / mean_relative(results, *other) for other in others]
-        rows.append([words, f"{CLAIMED[name]:g}", *(f"{one:.2f}" for one in ratios)])
+        rows.append([words, f"{CLAIMED[name]:g}", *(f"{ratio:.2f}" for ratio in ratios)])
     headers = [f"over `{chip}`, {placed_by}" for chip, placed_by in others]
     return markdown(["", "claimed", *headers], rows)
 
@@ -39,8 +39,8 @@ def shape_table(results: Results) -> str:
     """Return what is claimed of the chips beside what they are."""
     winners = list(results.ours.values())
     runs = [results.run(model, OURS, "solve") for model in results.scope.models]
-    chips = [one.accelerator for one in winners]
-    shares = [one.area_mm2 / one.limit_mm2 for one in winners]
+    chips = [winner.accelerator for winner in winners]
+    shares = [winner.area_mm2 / winner.limit_mm2 for winner in winners]
     large = sum(chip.pe_x * chip.pe_y >= LARGE_ARRAY for chip in chips)
     many = sum(chip.num_vc >= MANY_VECTOR_CORES for chip in chips)
     small = sum(run.hbm_gib < SMALL_HBM_GIB for run in runs)
@@ -89,21 +89,21 @@ def experts_sentence(results: Results) -> str:
             gains[expert.degrees[2] > 1].append(gain)
     words = {False: "keep every layer on one device", True: "split layers over several"}
     parts = [
-        f"{statistics.geometric_mean(found):.2f} on the {len(found)} models whose experts "
+        f"{statistics.geometric_mean(gain):.2f} on the {len(gain)} models whose experts "
         f"{words[split]}"
-        for split, found in gains.items()
-        if found
+        for split, gain in gains.items()
+        if gain
     ]
     return f"On `{BASELINES[0]}` the solved placement is worth {' and '.join(parts)}."
 
 
 def _speed_ups(runs: Sequence[Trained], model: str) -> list[Cell]:
     """Return the speed-ups of the searched chip over the first two baselines."""
-    by_key = {(one.chip, one.placed_by): one for one in runs if one.model == model}
+    by_key = {(run.chip, run.placed_by): run for run in runs if run.model == model}
     mine = by_key[OURS, "solve"].throughput_samples_per_s
-    found: list[Cell] = []
+    cells: list[Cell] = []
     for chip in BASELINES[:2]:
         for placed_by in PLACEMENTS:
             other = by_key[chip, placed_by].throughput_samples_per_s
-            found.append(f"{mine / other:.2f}" if other > 0.0 else None)
-    return found
+            cells.append(f"{mine / other:.2f}" if other > 0.0 else None)
+    return cells

@@ -18,20 +18,20 @@ from studies.paper.tables import FRONT_AXES
 def read_comparison(folder: Path) -> Comparison:
     """Read ``comparison.csv``, without what it does not hold: shares of the time, and the HFU."""
     runs = tuple(map(_run, _rows(folder / "comparison.csv")))
-    return Comparison(Scope(models=tuple(dict.fromkeys(one.model for one in runs))), runs)
+    return Comparison(Scope(models=tuple(dict.fromkeys(run.model for run in runs))), runs)
 
 
 def read_fronts(folder: Path) -> dict[str, ProvenFront]:
     """Read ``fronts.csv`` by model."""
-    found: dict[str, ProvenFront] = {}
+    fronts: dict[str, ProvenFront] = {}
     for row in _rows(folder / "fronts.csv"):
         values = {name: row[name] for name in FRONT_AXES}
         throughput_samples_per_s = float(row["throughput_samples_per_s"])
         design = FrontChip(throughput_samples_per_s, float(row["area_mm2"]), values)
-        before = found[row["model"]].designs if row["model"] in found else ()
+        before = fronts[row["model"]].designs if row["model"] in fronts else ()
         points, evaluated = int(row["points"]), int(row["evaluated"])
-        found[row["model"]] = ProvenFront(points, evaluated, (*before, design))
-    return found
+        fronts[row["model"]] = ProvenFront(points, evaluated, (*before, design))
+    return fronts
 
 
 def redraw(folder: Path) -> None:

@@ -82,9 +82,9 @@ class Comparison:
     def run(self, model: str, chip: str, placed_by: PlacedBy) -> Trained:
         """Return one run of the main comparison."""
         return next(
-            one
-            for one in self.runs
-            if (one.model, one.chip, one.placed_by) == (model, chip, placed_by)
+            run
+            for run in self.runs
+            if (run.model, run.chip, run.placed_by) == (model, chip, placed_by)
         )
 
 
@@ -120,22 +120,22 @@ def train(
     schedules: MutableMapping[str, Schedule] = {}
     ranked = []
     for place, design in enumerate(designs):
-        found = _evaluate(resolved, workload, design, placed_by, schedules)
-        if found.feasible:
+        evaluation = _evaluate(resolved, workload, design, placed_by, schedules)
+        if evaluation.feasible:
             rank = Rank(
-                found.throughput_samples_per_s,
+                evaluation.throughput_samples_per_s,
                 design.accelerator.hbm_bytes,
-                found.area_mm2 or 0.0,
-                found.energy_j_per_batch,
+                evaluation.area_mm2 or 0.0,
+                evaluation.energy_j_per_batch,
                 (place,),
             )
-            ranked.append((rank, (design, found)))
+            ranked.append((rank, (design, evaluation)))
     best = best_of(ranked)
     model = str(resolved.spec.model)
     if best is None:
         return Trained(model, name, placed_by, 0.0, area_mm2=chip.area_under(_area(resolved)))
-    design, found = best
-    return _trained(resolved, workload, name, placed_by, design, found)
+    design, evaluation = best
+    return _trained(resolved, workload, name, placed_by, design, evaluation)
 
 
 def _trained(
@@ -144,29 +144,29 @@ def _trained(
     name: str,
     placed_by: PlacedBy,
     design: Design,
-    found: Evaluation,
+    evaluation: Evaluation,
 ) -> Trained:
     """Take from an evaluation what tables and checks need."""
-    placement = found.placement
+    placement = evaluation.placement
     assert placement is not None
     return Trained(
         model=str(resolved.spec.model),
         chip=name,
         placed_by=placed_by,
-        throughput_samples_per_s=found.throughput_samples_per_s,
+        throughput_samples_per_s=evaluation.throughput_samples_per_s,
         least_time_s=roofline_s(resolved, workload, design),
-        time_per_batch_s=found.time_per_batch_s,
+        time_per_batch_s=evaluation.time_per_batch_s,
         area_mm2=design.accelerator.area_under(_area(resolved)),
         hbm_gib=design.accelerator.hbm_bytes / GIB,
         microbatch=int(str(design.options["microbatch"])),
         recompute=str(design.options["recompute"]),
         degrees=(placement.pipeline, placement.data, placement.tensor),
-        unused_devices=found.unused_devices,
-        mfu=found.mfu,
-        hfu=found.hfu or 0.0,
-        power_w=found.power_w_per_device,
-        bound_by=found.bound_by_share,
-        time_breakdown_s=found.time_breakdown_s,
+        unused_devices=evaluation.unused_devices,
+        mfu=evaluation.mfu,
+        hfu=evaluation.hfu or 0.0,
+        power_w=evaluation.power_w_per_device,
+        bound_by=evaluation.bound_by_share,
+        time_breakdown_s=evaluation.time_breakdown_s,
     )
 
 

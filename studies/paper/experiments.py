@@ -143,10 +143,12 @@ def run_everything(work: Work, scope: Scope) -> Results:
         runs=tuple(runs),
         schedules=_schedules(work, ablated, ours),
         placed=tuple(
-            one for model, spec in ablated.items() for one in _placed(work, spec, ours[model])
+            placed for model, spec in ablated.items() for placed in _placed(work, spec, ours[model])
         ),
-        published={one.name: _changed(work, ablated, one) for one in AS_PUBLISHED},
-        ablations={one.name: _changed(work, ablated, one) for one in ABLATIONS[: scope.options]},
+        published={change.name: _changed(work, ablated, change) for change in AS_PUBLISHED},
+        ablations={
+            change.name: _changed(work, ablated, change) for change in ABLATIONS[: scope.options]
+        },
         today={model: _today(work, scope, model) for model in scope.today},
         built={model: _built(work, studies[model]) for model in scope.built},
         fronts={model: proven_front(work, studies[model]) for model in scope.fronts},
@@ -199,14 +201,14 @@ def _changed(
 ) -> dict[str, Changed]:
     """Search and compare under an ablation."""
     placements = PLACEMENTS if ablation.has_experts else PLACEMENTS[1:]
-    found = {}
+    answers = {}
     for model, spec in studies.items():
         study = ablation.study(spec)
         winner = search(work, study)
         chips = _known(BASELINES[:2]) | {OURS: (winner.accelerator, True)}
         part = f"compare-{study.name}"
-        found[model] = Changed(winner, _compare(work, study, part, chips, placements))
-    return found
+        answers[model] = Changed(winner, _compare(work, study, part, chips, placements))
+    return answers
 
 
 def _built(work: Work, spec: StudySpec) -> Changed:
@@ -229,15 +231,15 @@ def _schedules(
     work: Work, studies: Mapping[str, StudySpec], ours: Mapping[str, Winner]
 ) -> dict[str, tuple[Trained, ...]]:
     """Train some models on known chips and on the searched one, scheduled in other ways."""
-    found = {}
+    answers = {}
     for number, way in enumerate(WAYS):
         runs: list[Trained] = []
         for model, spec in studies.items():
             chips = _known(BASELINES[:2]) | {OURS: (ours[model].accelerator, True)}
             with scheduled(way):
                 runs += _compare(work, spec, f"schedules-{number}-{model}", chips, ("solve",))
-        found[way] = tuple(runs)
-    return found
+        answers[way] = tuple(runs)
+    return answers
 
 
 def _placed(work: Work, spec: StudySpec, winner: Winner) -> tuple[PlacedAsPublished, ...]:
@@ -261,18 +263,21 @@ def _robust(work: Work, spec: StudySpec) -> Robust:
     """Search a chip again under other constants of the cost model."""
 
     def varied() -> Robust:
-        found = robustness_of_study(study_in(work, spec), workers=work.workers)
+        robustness = robustness_of_study(study_in(work, spec), workers=work.workers)
         return Robust(
             str(spec.model),
             tuple(
                 Varied(
-                    one.variation.factor,
-                    one.variation.scale,
-                    one.winner_stays,
-                    one.loss,
-                    {name: str(new) for name, (_, new) in one.changes(found.winner).items()},
+                    answer.variation.factor,
+                    answer.variation.scale,
+                    answer.winner_stays,
+                    answer.loss,
+                    {
+                        name: str(new)
+                        for name, (_, new) in answer.changes(robustness.winner).items()
+                    },
                 )
-                for one in found.variants
+                for answer in robustness.variants
             ),
         )
 

@@ -75,7 +75,7 @@ def throughput_figure(results: Comparison) -> str:
                     )
             axes.axhline(1.0, color=DARK, linewidth=0.8)
             axes.set_yscale("log")
-            axes.set_yticks(_RATIOS, [f"{one}×" for one in _RATIOS])
+            axes.set_yticks(_RATIOS, [f"{ratio}×" for ratio in _RATIOS])
             axes.minorticks_off()
             axes.grid(axis="y", color=LIGHT, linewidth=0.5)
             axes.set_axisbelow(True)
@@ -100,10 +100,10 @@ def area_figure(results: Comparison, fronts: Mapping[str, ProvenFront]) -> str:
         row = figure.subplots(1, max(1, len(fronts)), squeeze=False)[0]
         for axes, (model, front) in zip(row, fronts.items(), strict=False):
             reference = results.run(model, BASELINES[0], "expert").throughput_samples_per_s
-            designs = sorted(front.designs, key=lambda one: one.area_mm2)
+            designs = sorted(front.designs, key=lambda design: design.area_mm2)
             axes.step(
-                [one.area_mm2 for one in designs],
-                [one.throughput_samples_per_s / reference for one in designs],
+                [design.area_mm2 for design in designs],
+                [design.throughput_samples_per_s / reference for design in designs],
                 "o-",
                 where="post",
                 color=RED,
@@ -155,9 +155,9 @@ def binding_figure(results: Results) -> str:
             fontsize=10,
         )
         axes = figure.subplots()
-        for place, (_, found) in enumerate(reversed(bars)):
+        for place, (_, values) in enumerate(reversed(bars)):
             left = 0.0
-            for group, share in found.items():
+            for group, share in values.items():
                 axes.barh(place, share, 0.75, left=left, color=_GROUP_COLOURS[group])
                 left += share
         axes.set_yticks(range(len(bars)), [name for name, _ in reversed(bars)])

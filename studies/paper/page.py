@@ -176,7 +176,7 @@ def page(results: Results, version: str, checked: int, bundled: str) -> str:
         fronts=front_words(results.fronts),
         expert=tables.main_table(results, "expert"),
         solved=tables.main_table(results, "solve"),
-        points=max(one.points for one in results.ours.values()),
+        points=max(ours.points for ours in results.ours.values()),
         designs=tables.design_table(results),
         claims=claims.claims_table(results),
         shapes=claims.shape_table(results),

@@ -71,10 +71,10 @@ def place_as_published(
         point = Point(workload, design.accelerator, design.cluster, inputs.training)
         problem = cost_point(point, schedules).problem
         try:
-            found = solve_published(as_published(problem))
+            placement = solve_published(as_published(problem))
         except InfeasibleError:
             continue
-        time_s = true_time_s(problem, found)
+        time_s = true_time_s(problem, placement)
         samples = inputs.training.global_batch
         if time_s is None or samples / time_s <= best.throughput_samples_per_s:
             continue
@@ -82,23 +82,28 @@ def place_as_published(
             model,
             name,
             samples / time_s,
-            samples / found.time_per_batch_s,
-            (found.pipeline, found.data, found.tensor),
+            samples / placement.time_per_batch_s,
+            (placement.pipeline, placement.data, placement.tensor),
             int(str(design.options["microbatch"])),
             str(design.options["recompute"]),
         )
     return best
 
 
-def true_time_s(problem: PlacementProblem, found: PublishedPlacement) -> float | None:
+def true_time_s(problem: PlacementProblem, placement: PublishedPlacement) -> float | None:
     """Return the time of a batch of a published placement, ``None`` where it does not fit."""
     costs = CandidateCosts(problem)
-    starts = np.array([stage.layers[0] for stage in found.stages], dtype=np.int64)
+    starts = np.array([stage.layers[0] for stage in placement.stages], dtype=np.int64)
     times_s = []
     for order in RANK_ORDERS:
-        candidate = Candidate.of(Degrees(found.pipeline, found.data, found.tensor), order)
+        candidate = Candidate.of(
+            Degrees(placement.pipeline, placement.data, placement.tensor), order
+        )
         layout = Layout.of_starts(candidate, starts, costs.layers)
-        if max(one.memory.total for one in held_stages(costs, layout)) > problem.hbm_usable_bytes:
+        if (
+            max(stage.memory.total for stage in held_stages(costs, layout))
+            > problem.hbm_usable_bytes
+        ):
             return None
         times_s.append(replayed(costs, layout).time_s)
     return min(times_s)
@@ -114,7 +119,7 @@ def as_published(problem: PlacementProblem) -> PhazeProblem:
     weight_bytes = OPTIMIZERS[training.optimizer].weight_bytes
     recomputes = training.recompute != "none"
 
-    def node(place: int, layer: LayerCost, width: int) -> PhazeNode:
+    def node(place: int, layer: LayerCost, tensor_degree: int) -> PhazeNode:
         held_bytes = layer.transient_bytes if recomputes else layer.stash_bytes
         return PhazeNode(
             id=place,
@@ -122,7 +127,7 @@ def as_published(problem: PlacementProblem) -> PhazeProblem:
             activation_bytes=float(held_bytes),
             forward_s=layer.passes.forward.seconds,
             backward_s=layer.passes.backward.seconds,
-            tensor_parallel=width > 1,
+            tensor_parallel=tensor_degree > 1,
         )
 
     return PhazeProblem(
@@ -133,14 +138,16 @@ def as_published(problem: PlacementProblem) -> PhazeProblem:
         recompute=recomputes,
         optimizer=_OPTIMIZERS[training.optimizer],
         nodes={
-            width: tuple(node(place, layer, width) for place, layer in enumerate(layers))
-            for width, layers in problem.layers.items()
+            tensor_degree: tuple(
+                node(place, layer, tensor_degree) for place, layer in enumerate(layers)
+            )
+            for tensor_degree, layers in problem.layers.items()
         },
         edges={
-            width: tuple(
+            tensor_degree: tuple(
                 PhazeEdge(source, target, float(layers[source].output_bytes))
                 for source, target in problem.edges
             )
-            for width, layers in problem.layers.items()
+            for tensor_degree, layers in problem.layers.items()
         },
     )

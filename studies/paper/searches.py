@@ -96,10 +96,10 @@ def search(work: Work, spec: StudySpec) -> Winner:
 
     def enumerated() -> Winner:
         study = study_in(work, spec)
-        found = enumerate_study(study, workers=work.workers)
-        if not found.top:
+        enumeration = enumerate_study(study, workers=work.workers)
+        if not enumeration.top:
             raise InputError(f"No design of the study {spec.name!r} is feasible.")
-        best = found.top[0]
+        best = enumeration.top[0]
         assert best.metrics.area_mm2 is not None
         return Winner(
             study=spec.name,
@@ -107,10 +107,10 @@ def search(work: Work, spec: StudySpec) -> Winner:
             value=best.metrics.value,
             area_mm2=best.metrics.area_mm2,
             limit_mm2=study.resolved.area_limit_mm2,
-            points=found.points,
-            evaluated=found.evaluated,
-            status=found.status,
-            gap=0.0 if found.gap is None else found.gap,
+            points=enumeration.points,
+            evaluated=enumeration.evaluated,
+            status=enumeration.status,
+            gap=0.0 if enumeration.gap is None else enumeration.gap,
             accelerator=chip_of(study.resolved.base, dict(best.point)),
         )
 
@@ -123,9 +123,9 @@ def proven_front(work: Work, spec: StudySpec) -> ProvenFront:
     def found() -> ProvenFront:
         front = front_of_study(study_in(work, spec), workers=work.workers).found
         designs = []
-        for one in front.designs:
-            throughput_samples_per_s, area_mm2 = one.values
-            designs.append(FrontChip(throughput_samples_per_s, area_mm2, dict(one.design.point)))
+        for design in front.designs:
+            throughput_samples_per_s, area_mm2 = design.values
+            designs.append(FrontChip(throughput_samples_per_s, area_mm2, dict(design.design.point)))
         return ProvenFront(front.points, front.evaluated, tuple(designs))
 
     return work.answer(f"front-{spec.name}", spec, ProvenFront, found)

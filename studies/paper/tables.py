@@ -55,7 +55,7 @@ def markdown(headers: Sequence[str], rows: Rows) -> str:
         all(_is_number(row[column]) for row in rows) and bool(rows)
         for column in range(len(headers))
     ]
-    rule = ["---:" if one else "---" for one in numeric]
+    rule = ["---:" if is_number else "---" for is_number in numeric]
     lines = [list(headers), rule, *([("–" if c is None else str(c)) for c in row] for row in rows)]
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
@@ -79,7 +79,7 @@ def csv_files(results: Results) -> dict[str, str]:
     return {
         "comparison.csv": csv_text(_RUN_HEADERS, map(_run_row, results.runs)),
         "designs.csv": csv_text(
-            _DESIGN_HEADERS, [_design_row(*one) for one in _named_winners(results)]
+            _DESIGN_HEADERS, [_design_row(*winner) for winner in _named_winners(results)]
         ),
         "ablations.csv": csv_text(
             ("ablation", *_RUN_HEADERS),
@@ -87,8 +87,8 @@ def csv_files(results: Results) -> dict[str, str]:
                 (ablation, *_run_row(run))
                 for by_name in (results.ablations, results.published)
                 for ablation, models in by_name.items()
-                for one in models.values()
-                for run in one.runs
+                for comparison in models.values()
+                for run in comparison.runs
             ],
         ),
         "schedules.csv": csv_text(
@@ -109,15 +109,15 @@ def csv_files(results: Results) -> dict[str, str]:
             ),
             [
                 (
-                    one.model,
-                    one.chip,
-                    one.throughput_samples_per_s,
-                    one.promised_samples_per_s,
-                    *one.degrees,
-                    one.microbatch,
-                    one.recompute,
+                    placed.model,
+                    placed.chip,
+                    placed.throughput_samples_per_s,
+                    placed.promised_samples_per_s,
+                    *placed.degrees,
+                    placed.microbatch,
+                    placed.recompute,
                 )
-                for one in results.placed
+                for placed in results.placed
             ],
         ),
         "fronts.csv": fronts_csv(results.fronts),
@@ -127,15 +127,15 @@ def csv_files(results: Results) -> dict[str, str]:
             ("model", "factor", "scale", "winner_stays", "loss", "other_values"),
             [
                 (
-                    one.model,
+                    robust.model,
                     each.factor,
                     each.scale,
                     str(each.stays).lower(),
                     each.loss,
                     " ".join(f"{name}={value}" for name, value in each.changes.items()),
                 )
-                for one in results.robust
-                for each in one.variants
+                for robust in results.robust
+                for each in robust.variants
             ],
         ),
     }
@@ -148,19 +148,19 @@ def fronts_csv(fronts: Mapping[str, ProvenFront]) -> str:
             model,
             front.points,
             front.evaluated,
-            one.throughput_samples_per_s,
-            one.area_mm2,
-            *(one.values[name] for name in FRONT_AXES),
+            design.throughput_samples_per_s,
+            design.area_mm2,
+            *(design.values[name] for name in FRONT_AXES),
         )
         for model, front in fronts.items()
-        for one in front.designs
+        for design in front.designs
     ]
     headers = ("model", "points", "evaluated", "throughput_samples_per_s", "area_mm2", *FRONT_AXES)
     return csv_text(headers, rows)
 
 
 def _runs_of(changed: Mapping[str, Changed]) -> list[tuple[Cell, ...]]:
-    return [_run_row(run) for one in changed.values() for run in one.runs]
+    return [_run_row(run) for comparison in changed.values() for run in comparison.runs]
 
 
 _RUN_HEADERS = (
@@ -228,10 +228,10 @@ _DESIGN_HEADERS = (
 def _named_winners(results: Results) -> list[tuple[str, Winner]]:
     """Return every searched chip by the name of its study."""
     changed = [
-        one
+        comparison
         for by_name in (results.ablations, results.published)
         for models in by_name.values()
-        for one in models.values()
+        for comparison in models.values()
     ]
     changed += [*results.built.values(), *results.today.values()]
     winners = [
@@ -239,9 +239,9 @@ def _named_winners(results: Results) -> list[tuple[str, Winner]]:
         *results.alone.values(),
         results.common,
         *results.expert.values(),
-        *(one.winner for one in changed),
+        *(comparison.winner for comparison in changed),
     ]
-    return [(one.study, one) for one in winners]
+    return [(winner.study, winner) for winner in winners]
 
 
 def _design_row(study: str, winner: Winner) -> tuple[Cell, ...]:
@@ -322,15 +322,16 @@ def _common_options(results: Comparison) -> list[Cell]:
         for model in results.scope.models
     ]
     placements = [
-        f"{one.model} {one.degrees_text}" for one, ours in runs if one.degrees != ours.degrees
+        f"{run.model} {run.degrees_text}" for run, ours in runs if run.degrees != ours.degrees
     ]
     options = [
-        f"{one.model} {one.microbatch}, {one.recompute}"
-        for one, ours in runs
-        if (one.microbatch, one.recompute) != (ours.microbatch, ours.recompute)
+        f"{run.model} {run.microbatch}, {run.recompute}"
+        for run, ours in runs
+        if (run.microbatch, run.recompute) != (ours.microbatch, ours.recompute)
     ]
     return [
-        f"as above{''.join(f'; {one}' for one in several)}" for several in (placements, options)
+        f"as above{''.join(f'; {rows_of_kind}' for rows_of_kind in several)}"
+        for several in (placements, options)
     ]
 
 
@@ -424,7 +425,7 @@ _BESIDE: tuple[tuple[str, PlacedBy], ...] = (
 def _runs_by_key(
     results: Results, runs: Iterable[Trained], model: str
 ) -> dict[tuple[str, PlacedBy], Trained]:
-    return {(one.chip, one.placed_by): one for one in runs if one.model == model}
+    return {(run.chip, run.placed_by): run for run in runs if run.model == model}
 
 
 def _ratio(run: Trained, other: Trained | None) -> Cell:
@@ -435,7 +436,7 @@ def _ratio(run: Trained, other: Trained | None) -> Cell:
 
 def ablation_words() -> dict[str, str]:
     """Return the words of every ablation by its name."""
-    return {one.name: one.words for one in (*ABLATIONS, *AS_PUBLISHED)}
+    return {change.name: change.words for change in (*ABLATIONS, *AS_PUBLISHED)}
 
 
 def schedules_table(results: Results) -> str:
@@ -447,28 +448,28 @@ def schedules_table(results: Results) -> str:
             runs[place].throughput_samples_per_s / run.throughput_samples_per_s
             for runs in results.schedules.values()
         ]
-        rows.append([run.model, run.chip, *(f"{one:.3f}" for one in ratios)])
+        rows.append([run.model, run.chip, *(f"{ratio:.3f}" for ratio in ratios)])
     return markdown(["model", "chip", *results.schedules], rows)
 
 
 def placed_table(results: Results) -> str:
     """Return what placements of the published cost are worth, beside the solved ones."""
     rows: list[list[Cell]] = []
-    for one in results.placed:
-        solved = results.run(one.model, one.chip, "solve")
-        fits = one.throughput_samples_per_s > 0.0
+    for placed in results.placed:
+        solved = results.run(placed.model, placed.chip, "solve")
+        fits = placed.throughput_samples_per_s > 0.0
         rows.append(
             [
-                one.model,
-                one.chip,
+                placed.model,
+                placed.chip,
                 f"{solved.throughput_samples_per_s:,.4g}",
                 f"{solved.degrees_text}, {solved.microbatch}, {solved.recompute}",
-                "x".join(map(str, one.degrees)) + f", {one.microbatch}, {one.recompute}"
+                "x".join(map(str, placed.degrees)) + f", {placed.microbatch}, {placed.recompute}"
                 if fits
                 else "nothing fits",
-                f"{one.promised_samples_per_s:,.4g}" if fits else None,
-                f"{one.throughput_samples_per_s:,.4g}" if fits else None,
-                f"{one.throughput_samples_per_s / solved.throughput_samples_per_s:.3f}",
+                f"{placed.promised_samples_per_s:,.4g}" if fits else None,
+                f"{placed.throughput_samples_per_s:,.4g}" if fits else None,
+                f"{placed.throughput_samples_per_s / solved.throughput_samples_per_s:.3f}",
             ]
         )
     headers = ["", "chip", "solved, samples/s", "placement", "by the published cost"]
@@ -498,15 +499,15 @@ def built_table(results: Results) -> str:
 def robust_table(results: Results) -> str:
     """Return how the winners do under other constants of the cost model."""
     rows: list[list[Cell]] = []
-    for one in results.robust:
-        stays = sum(each.stays for each in one.variants)
-        losses = [each.loss for each in one.variants if each.loss is not None]
-        worst = max(one.variants, key=lambda each: math.inf if each.loss is None else each.loss)
+    for robust in results.robust:
+        stays = sum(each.stays for each in robust.variants)
+        losses = [each.loss for each in robust.variants if each.loss is not None]
+        worst = max(robust.variants, key=lambda each: math.inf if each.loss is None else each.loss)
         changes = ", ".join(f"{name} {value}" for name, value in worst.changes.items())
         rows.append(
             [
-                one.model,
-                f"{stays} of {len(one.variants)}",
+                robust.model,
+                f"{stays} of {len(robust.variants)}",
                 f"{max([*losses, 0.0]):.1%}",
                 f"{worst.factor.replace('_', ' ')} × {worst.scale:g}",
                 changes or None,
@@ -518,8 +519,8 @@ def robust_table(results: Results) -> str:
 def today_table(results: Results) -> str:
     """Return the chips of today's setting, and known ones beside them."""
     rows: list[list[Cell]] = []
-    for model, one in results.today.items():
-        runs = _runs_by_key(results, one.runs, model)
+    for model, comparison in results.today.items():
+        runs = _runs_by_key(results, comparison.runs, model)
         ours = runs[OURS, "solve"]
         rows.append(
             [
@@ -527,13 +528,13 @@ def today_table(results: Results) -> str:
                 _rate(ours.throughput_samples_per_s),
                 _ratio(ours, runs[BASELINES[1], "expert"]),
                 _ratio(ours, runs[BASELINES[1], "solve"]),
-                chip_words(one.winner.accelerator),
-                f"{one.winner.accelerator.hbm_bytes_per_s / 1e9:g}",
+                chip_words(comparison.winner.accelerator),
+                f"{comparison.winner.accelerator.hbm_bytes_per_s / 1e9:g}",
                 f"{ours.hbm_gib:g}",
                 f"{ours.degrees_text}, {ours.microbatch}, {ours.recompute}",
                 f"{ours.mfu:.0%}",
-                f"{one.winner.evaluated:,} of {one.winner.points:,}",
-                f"{results.cpu_s[f'search-{one.winner.study}']:.0f}",
+                f"{comparison.winner.evaluated:,} of {comparison.winner.points:,}",
+                f"{results.cpu_s[f'search-{comparison.winner.study}']:.0f}",
             ]
         )
     headers = [

@@ -36,7 +36,8 @@ WAYS: dict[str, Solve] = {
 def scheduled(way: str) -> Iterator[None]:
     """Schedule all layers in another way.
 
-    What bounds a schedule from below no longer does, so that the placement looks at every width.
+    What bounds a schedule from below no longer does, so that the placement looks at every
+    tensor degree.
     """
     with (
         patch("phaze_opt.passes.scheduled.solve_columns", WAYS[way]),

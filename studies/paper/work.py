@@ -76,9 +76,9 @@ class Work:
         if kept is None or kept.question != asked:
             self.tell(f"{part} …")
             cpu_s, began_s = _cpu_s(), time.monotonic()
-            found = compute()
+            computed = compute()
             spent_s, wall_s = _cpu_s() - cpu_s, time.monotonic() - began_s
-            kept = _Kept(asked, spent_s, wall_s, to_builtins(found))
+            kept = _Kept(asked, spent_s, wall_s, to_builtins(computed))
             write_whole(path, to_json(kept))
             self.tell(f"{part}: {spent_s:.0f} s of a processor in {wall_s:.0f} s")
         self.cpu_s[part] = kept.cpu_s

@@ -21,7 +21,7 @@ from phaze_opt.workload.zoo import load_workload
 @pytest.mark.parametrize("chip", ["tpuv4-phaze", "tpuv4-lanes"])
 @pytest.mark.parametrize("model", ["bert-large", "gpt3-175b"])
 def test_evaluate(benchmark: BenchmarkFixture, model: str, chip: str) -> None:
-    """One point at widths 1 to 8 on 1024 devices: estimates, schedules and placement anew."""
+    """One point at tensor degrees 1 to 8 on 1024 devices: estimates, schedules, placement anew."""
     workload = load_workload(model, tensor_parallel=(1, 2, 4, 8), microbatch=(1,))
     accelerator = load_accelerator(chip, hbm_gib=80)
     cluster = load_cluster("tpuv4-ici-flat", 1024)
@@ -56,7 +56,7 @@ def phaze_point(model: str, devices: int, global_batch: int) -> tuple[Any, ...]:
 @pytest.mark.benchmark(group="evaluate")
 @pytest.mark.parametrize("model", GOOD)
 def test_a_good_design(benchmark: BenchmarkFixture, model: str) -> None:
-    """What an enumeration evaluates hundreds of; the widths that cannot win are not scheduled."""
+    """What an enumeration evaluates often; no tensor degree that cannot win is scheduled."""
     point = phaze_point(model, 1024, 4096)
     assert benchmark(evaluate, *point).feasible
 

@@ -34,8 +34,8 @@ def architectures() -> list[Accelerator]:
     return [chip for chip in chips if chip.area_under("phaze-22nm") <= AREA_LIMIT_MM2]
 
 
-def all_widths(workload: Workload, chips: list[Accelerator], training: Training) -> None:
-    """Bound every layer at every width, as an enumeration does for one microbatch."""
+def all_tensor_degrees(workload: Workload, chips: list[Accelerator], training: Training) -> None:
+    """Bound every layer at every tensor degree, as an enumeration does for one microbatch."""
     cluster, columns = load_cluster("flat-4GiB", 1024), Chips(chips)
     for variant in workload.variants:
         least_layers(variant, columns, cluster, training)
@@ -44,11 +44,11 @@ def all_widths(workload: Workload, chips: list[Accelerator], training: Training)
 @pytest.mark.benchmark(group="least layers")
 @pytest.mark.parametrize("model", ["bert-large", "gpt3-175b"])
 @pytest.mark.parametrize("residency", [False, True])
-def test_four_widths(benchmark: BenchmarkFixture, model: str, residency: bool) -> None:
-    """Four tensor-parallel widths; ``extra_info`` has the number of architectures."""
+def test_four_tensor_degrees(benchmark: BenchmarkFixture, model: str, residency: bool) -> None:
+    """Four tensor degrees; ``extra_info`` has the number of architectures."""
     workload = load_workload(model, tensor_parallel=(1, 2, 4, 8))
     chips = architectures()
     training = Training(4096, residency=residency, overlap="none")
-    all_widths(workload, chips[:300], training)
-    benchmark.pedantic(all_widths, args=(workload, chips, training), rounds=3)
+    all_tensor_degrees(workload, chips[:300], training)
+    benchmark.pedantic(all_tensor_degrees, args=(workload, chips, training), rounds=3)
     benchmark.extra_info["architectures"] = len(chips)

@@ -23,25 +23,31 @@ DATA = Path(__file__).parent.parent / "data" / "placement"
 
 
 def transformer(layers: int, repeating: bool, memory_bytes: float) -> PlacementProblem:
-    """Return a GPT-like chain at widths 1–8 on 1024 devices."""
+    """Return a GPT-like chain at tensor degrees 1–8 on 1024 devices."""
     chains = {}
-    for width in (1, 2, 4, 8):
-        block = LayerCost("", LayerPasses.of(9e-3, 18e-3), 1, 0, 1, 10**9 // width, 50 * 10**6)
+    for tensor_degree in (1, 2, 4, 8):
+        block = LayerCost(
+            "", LayerPasses.of(9e-3, 18e-3), 1, 0, 1, 10**9 // tensor_degree, 50 * 10**6
+        )
         passes = LayerPasses.of(1e-5, 2e-5)
-        chain = [LayerCost("embedding", passes, 4 * 10**8 // width, 0, 0, 0, 5 * 10**7)]
+        chain = [LayerCost("embedding", passes, 4 * 10**8 // tensor_degree, 0, 0, 0, 5 * 10**7)]
         for index in range(layers - 2):
             share = 1.0 if repeating else 0.5 + (index * 37 % 97) / 97
             chain.append(
                 replace(
                     block,
                     name=f"block.{index}",
-                    passes=LayerPasses.of(9e-3 * share / width, 18e-3 * share / width),
-                    parameters=int(3 * 10**8 * share / width),
-                    stash_bytes=int(10**9 * share / width),
+                    passes=LayerPasses.of(
+                        9e-3 * share / tensor_degree, 18e-3 * share / tensor_degree
+                    ),
+                    parameters=int(3 * 10**8 * share / tensor_degree),
+                    stash_bytes=int(10**9 * share / tensor_degree),
                 )
             )
-        chain.append(replace(block, name="head", parameters=4 * 10**8 // width, output_bytes=0))
-        chains[width] = tuple(chain)
+        chain.append(
+            replace(block, name="head", parameters=4 * 10**8 // tensor_degree, output_bytes=0)
+        )
+        chains[tensor_degree] = tuple(chain)
     return PlacementProblem(
         layers=chains,
         edges=tuple((index, index + 1) for index in range(layers - 1)),
@@ -60,7 +66,7 @@ def test_true_cost(benchmark: Any, layers: int, repeating: bool) -> None:
 
 
 def test_published_cost(benchmark: Any) -> None:
-    """The largest chain, 98 layers at widths 1–8 on 1024 devices, under the published cost."""
+    """The largest chain, 98 layers at tensor degrees 1–8 on 1024 devices, at the published cost."""
     problem = read_phaze((DATA / "phaze" / "072.json").read_bytes(), "072.json")
     assert benchmark(solve_published, problem).time_per_batch_s > 0
 
@@ -77,7 +83,7 @@ def test_graph(benchmark: Any, name: str) -> None:
 
 @pytest.mark.parametrize("splits", [False, True])
 def test_least(benchmark: Any, splits: bool) -> None:
-    """Bounds for 200 chips, whose layers take up to twice as long, of 98 layers at four widths."""
+    """Bounds for 200 chips, up to twice as slow, of 98 layers at four tensor degrees."""
     problem = transformer(98, True, 40e9)
     chips, distinct = 200, [0, *[1] * 96, 2]
     share = np.random.default_rng(0).uniform(1.0, 2.0, (3, chips))
@@ -88,20 +94,23 @@ def test_least(benchmark: Any, splits: bool) -> None:
         np.full(chips, math.inf),
         np.zeros(chips),
     )
-    bounds = {width: LeastPlacement(problem, width, distinct) for width in problem.layers}
+    bounds = {
+        tensor_degree: LeastPlacement(problem, tensor_degree, distinct)
+        for tensor_degree in problem.layers
+    }
     seconds = {}
-    for width, layers in problem.layers.items():
+    for tensor_degree, layers in problem.layers.items():
         ends = [layers[index] for index in (0, 1, -1)]
         forward_s, backward_s, _ = (
             np.array([[one.seconds] for one in of_ends]) * share
             for of_ends in zip(*[layer.passes for layer in ends], strict=True)
         )
-        seconds[width] = LeastLayers(forward_s, backward_s, np.zeros_like(share))
+        seconds[tensor_degree] = LeastLayers(forward_s, backward_s, np.zeros_like(share))
 
     def least() -> Any:
         known_s = None
-        for width, bound in bounds.items():
-            known_s = bound.least_s(seconds[width], rates, known_s, splits=splits)
+        for tensor_degree, bound in bounds.items():
+            known_s = bound.least_s(seconds[tensor_degree], rates, known_s, splits=splits)
         return known_s
 
     assert np.isfinite(benchmark(least)).all()

@@ -13,7 +13,7 @@ LARGEST = "gpt:layers=96,hidden=12288,heads=96,sequence=2048,vocab=51200"
 
 
 def _load_largest() -> None:
-    """Load it at four widths and four microbatches."""
+    """Load it at four tensor degrees and four microbatches."""
     load_workload(LARGEST, tensor_parallel=(1, 2, 4, 8), microbatch=(1, 2, 4, 8))
 
 

@@ -55,7 +55,7 @@ def test_a_calibrated_chip_is_a_file_that_other_commands_read(
     assert [table["table"] for table in ran.json["tables"]] == ["vector", "gemm"]
     assert ran.json["written"] == ["mine.toml"]
     assert not list(tmp_path.glob("*.part"))
-    constants = {one["name"]: one for one in ran.json["constants"]}
+    constants = {constant["name"]: constant for constant in ran.json["constants"]}
     assert constants["hbm_efficiency"]["value"] == pytest.approx(0.8, rel=0.01)
     assert constants["hbm_efficiency"]["origin"] == "fitted"
     assert constants["array_efficiency"]["value"] == pytest.approx(0.927, rel=0.01)

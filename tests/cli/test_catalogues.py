@@ -107,8 +107,8 @@ def test_chips_are_compared_as_a_study_compares_them(phaze: Phaze) -> None:
     said = "bert-large on 8 devices, tpuv4-ici-flat, global batch 32, adam"
     assert shown.startswith(said) and compared["run"]["winner.toml"].startswith(said)
     assert "microbatch 2, 4; recompute none, full; zero 0, 1; attention eager, flash" in shown
-    one = phaze("accelerator", "compare", *names, *asked[:-1], "1", "--json").json
-    assert {row["field"]: row for row in one}["microbatch"]["winner.toml"] == 1
+    answer = phaze("accelerator", "compare", *names, *asked[:-1], "1", "--json").json
+    assert {row["field"]: row for row in answer}["microbatch"]["winner.toml"] == 1
 
 
 @pytest.mark.parametrize(
@@ -292,11 +292,13 @@ def make(microbatch):
 """
 
 
-def test_a_planned_module_is_captured_at_several_widths(phaze: Phaze) -> None:
-    """A module with a plan is evaluated at every width that it was captured at."""
+def test_a_planned_module_is_captured_at_several_tensor_degrees(phaze: Phaze) -> None:
+    """A module with a plan is evaluated at every tensor degree that it was captured at."""
     Path("planned_model.py").write_text(PLANNED_MODEL)
-    widths = ("--tensor-parallel", "1", "--tensor-parallel", "4")
-    ran = phaze("workload", "capture", "planned_model:make", *widths, "--output", "planned.json")
+    tensor_degrees = ("--tensor-parallel", "1", "--tensor-parallel", "4")
+    ran = phaze(
+        "workload", "capture", "planned_model:make", *tensor_degrees, "--output", "planned.json"
+    )
     assert ran.code == 0, ran.err
     assert "2 variants" in ran.err
     shown = phaze("workload", "show", "planned.json", "--tensor-parallel", "4", "--json").json

@@ -26,11 +26,11 @@ def served(phaze: Phaze, small_study: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_the_address_is_that_of_the_study(served: Phaze) -> None:
     """The line on stderr has the page of the study, or that of all studies; Ctrl-C is no error."""
-    one, every = served("dashboard", "small", "--port", "0"), served("dashboard", "--port", "0")
-    assert (one.code, every.code) == (0, 0)
-    assert re.search(r"http://127\.0\.0\.1:\d+/study/small ", one.sentence)
+    small, every = served("dashboard", "small", "--port", "0"), served("dashboard", "--port", "0")
+    assert (small.code, every.code) == (0, 0)
+    assert re.search(r"http://127\.0\.0\.1:\d+/study/small ", small.sentence)
     assert re.search(r"http://127\.0\.0\.1:\d+/ ", every.sentence)
-    assert "warning" not in one.err
+    assert "warning" not in small.err
 
 
 def test_an_open_dashboard_is_warned_of(served: Phaze) -> None:

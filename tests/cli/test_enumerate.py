@@ -33,16 +33,16 @@ def test_the_enumeration_agrees_with_every_trial(phaze: Phaze) -> None:
     checked = phaze("spec", "check", "few.toml", "--json").json
     assert (checked["points"], checked["feasible_share"]) == (24, 1.0)
     assert phaze("study", "create", "few.toml").code == 0
-    found = phaze("study", "enumerate", "few", "--top", "3", "--json").json
-    assert found["status"] == "certified" and found["gap"] == 0.0
-    assert found["points"] == found["bounded"] + found["evaluated"] == 24
-    assert len(found["top"]) == 3 and found["best"]["number"] is None
+    answer = phaze("study", "enumerate", "few", "--top", "3", "--json").json
+    assert answer["status"] == "certified" and answer["gap"] == 0.0
+    assert answer["points"] == answer["bounded"] + answer["evaluated"] == 24
+    assert len(answer["top"]) == 3 and answer["best"]["number"] is None
     keys = ("values", "params")
-    assert [found["top"][0][key] for key in keys] == [found["best"][key] for key in keys]
-    assert {"num_tc", "pe_x", "hbm_gib", "microbatch"} <= found["top"][0]["params"].keys()
+    assert [answer["top"][0][key] for key in keys] == [answer["best"][key] for key in keys]
+    assert {"num_tc", "pe_x", "hbm_gib", "microbatch"} <= answer["top"][0]["params"].keys()
     every = phaze("study", "enumerate", "few", "--top", "3", "--no-bounds", "--json").json
-    assert every["top"] == found["top"] and every["evaluated"] == 24
-    assert phaze("study", "enumerate", "few", "--top", "3", "--json").json == found
+    assert every["top"] == answer["top"] and every["evaluated"] == 24
+    assert phaze("study", "enumerate", "few", "--top", "3", "--json").json == answer
     assert "certified" in phaze("study", "enumerate", "few", "--top", "3").out
     certified = ("study", "enumerate", "few", "--top", "3", "--certificate", "few.json", "--verify")
     assert phaze(*certified, "--memory-gib", "4").code == 0
@@ -57,8 +57,8 @@ def test_the_enumeration_agrees_with_every_trial(phaze: Phaze) -> None:
     assert (late.code, late.json["status"]) == (0, "time_limit")
     phaze("study", "run", "few")
     best = phaze("study", "best", "few", "--json").json
-    assert best["values"] == found["best"]["values"]
-    assert best["params"] == found["best"]["params"]
+    assert best["values"] == answer["best"]["values"]
+    assert best["params"] == answer["best"]["params"]
     fast = phaze("study", "trials", "few", "--where", "num_tc=8", "--sort=-value", "--json").json
     assert fast[0]["value"] == best["values"][0]
     assert len(fast) == 12
@@ -76,8 +76,8 @@ def test_a_new_spec_and_its_difference(phaze: Phaze) -> None:
     assert phaze("study", "create", "mine.toml").code == 0
     Path("few.toml").write_text(SPEC)
     assert phaze("study", "create", "few.toml").code == 0
-    found = phaze("study", "diff", "mine", "few", "--json").json
-    keys = {one["key"] for one in found["spec"]}
+    answer = phaze("study", "diff", "mine", "few", "--json").json
+    keys = {line["key"] for line in answer["spec"]}
     assert {"spec.global_batch", "area_limit_mm2"} <= keys
     assert "global_batch" in phaze("study", "diff", "mine", "few").out
     assert "do not differ" in phaze("study", "diff", "few", "few").out
@@ -101,12 +101,12 @@ def test_searches_are_compared(phaze: Phaze) -> None:
     known = phaze("study", "compare", "few", "some", "--json").json
     assert known["optimum"]["status"] == "best known"
     phaze("study", "enumerate", "some", "--top", "24")
-    found = phaze("study", "compare", "few", "some", "--html", "both.html", "--json")
-    assert found.json["optimum"]["status"] == "certified" and found.json["points"] == 24
-    assert found.json["studies"][0]["regret"] == 0.0
-    assert found.json["random"][3]["expected_trials"] == 12.5
+    ran = phaze("study", "compare", "few", "some", "--html", "both.html", "--json")
+    assert ran.json["optimum"]["status"] == "certified" and ran.json["points"] == 24
+    assert ran.json["studies"][0]["regret"] == 0.0
+    assert ran.json["random"][3]["expected_trials"] == 12.5
     assert "few (brute-force)" in Path("both.html").read_text()
-    assert found.sentence == "both.html holds the plot."
+    assert ran.sentence == "both.html holds the plot."
     shown = phaze("study", "compare", "few", "some")
     assert "certified" in shown.out and max(map(len, shown.out.splitlines())) <= 80
     assert phaze("study", "compare", "few", "none").code == 3

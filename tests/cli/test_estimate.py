@@ -179,10 +179,10 @@ def test_one_collective_is_estimated(phaze: Phaze) -> None:
     assert ran.json.keys() == {"latency_s", "algorithm", "bus_bandwidth_bytes_per_s", "levels"}
     assert len(ran.out.splitlines()) == 1
     assert phaze("estimate", "collective", *asked, "--json").out == ran.out
-    found = ran.json
-    assert found["bus_bandwidth_bytes_per_s"] == pytest.approx(7 / 8 * 1e9 / found["latency_s"])
+    answer = ran.json
+    assert answer["bus_bandwidth_bytes_per_s"] == pytest.approx(7 / 8 * 1e9 / answer["latency_s"])
     called = phaze("estimate", "collective", *asked, "--call-overhead-us", "25").json
-    assert called["latency_s"] == pytest.approx(found["latency_s"] + 25e-6)
+    assert called["latency_s"] == pytest.approx(answer["latency_s"] + 25e-6)
 
 
 def test_a_file_of_collectives_gives_lines_in_its_order(phaze: Phaze, tmp_path: Path) -> None:
@@ -270,7 +270,7 @@ def test_layouts_and_long_runs_of_products(phaze: Phaze, tmp_path: Path) -> None
     (tmp_path / "rows.csv").write_text(rows)
     asked = ("estimate", "gemm", "--accelerator", "b200", "--csv", "rows.csv")
     burst, sustained = (
-        [one["latency_s"] for one in map(json.loads, phaze(*asked, *options).out.splitlines())]
+        [row["latency_s"] for row in map(json.loads, phaze(*asked, *options).out.splitlines())]
         for options in ((), ("--sustained",))
     )
     assert burst[0] == burst[1] < burst[2]
@@ -288,7 +288,7 @@ def test_kernels_windows_and_widths_of_attention(phaze: Phaze, tmp_path: Path) -
     (tmp_path / "rows.csv").write_text(rows)
     asked = ("estimate", "attention", "--accelerator", "h200", "--csv", "rows.csv")
     plain, window, wide, backward = (
-        one["latency_s"] for one in map(json.loads, phaze(*asked).out.splitlines())
+        row["latency_s"] for row in map(json.loads, phaze(*asked).out.splitlines())
     )
     assert window < 0.4 * plain < 0.5 * wide
     assert backward > 2.5 * plain

@@ -70,9 +70,9 @@ def numbers_as_text(plain: Any, key: str = "") -> list[str]:
     if isinstance(plain, dict):
         if plain.get("field") in NAMES:
             return []
-        return [found for key, one in plain.items() for found in numbers_as_text(one, key)]
+        return [text for key, entry in plain.items() for text in numbers_as_text(entry, key)]
     if isinstance(plain, list):
-        return [found for one in plain for found in numbers_as_text(one, key)]
+        return [text for entry in plain for text in numbers_as_text(entry, key)]
     is_one = isinstance(plain, str) and key not in NAMES and NUMBER_AS_TEXT.fullmatch(plain.strip())
     return [f"{key}: {plain}"] if is_one else []
 
@@ -94,16 +94,16 @@ def test_a_number_in_words_is_seen(text: str) -> None:
 
 def json_commands(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
     """Yield the words of every command that has ``--json``."""
-    if any("--json" in one.opts for one in command.params):
+    if any("--json" in parameter.opts for parameter in command.params):
         yield path
-    for name, one in getattr(command, "commands", {}).items():
-        yield from json_commands(one, (*path, name))
+    for name, below in getattr(command, "commands", {}).items():
+        yield from json_commands(below, (*path, name))
 
 
 def test_every_command_with_json_is_listed() -> None:
     """A new command must be added to the list of this module."""
     for words in json_commands(program()):
-        assert any(one[: len(words)] == words for one in COMMANDS), words
+        assert any(command[: len(words)] == words for command in COMMANDS), words
 
 
 @pytest.fixture(scope="module")
@@ -145,5 +145,5 @@ def test_numbers_are_numbers(
     plain = json.loads(out) if out.startswith("[") or out.startswith("{\n") else None
     documents = [plain] if plain is not None else [json.loads(line) for line in out.splitlines()]
     assert documents
-    assert [found for one in documents for found in numbers_as_text(one)] == []
+    assert [text for document in documents for text in numbers_as_text(document)] == []
     assert not any(map(has_area_of_unsaid_model, documents))

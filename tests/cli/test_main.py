@@ -83,10 +83,18 @@ def test_a_noun_alone_is_that_of_the_whole_program() -> None:
 def described(command: Any) -> Any:
     """Return the help, the options and the commands of a command, all the way down."""
     options = [
-        (one.name, one.opts, one.secondary_opts, one.default, one.required)
-        for one in command.params
+        (
+            parameter.name,
+            parameter.opts,
+            parameter.secondary_opts,
+            parameter.default,
+            parameter.required,
+        )
+        for parameter in command.params
     ]
-    below = {name: described(one) for name, one in getattr(command, "commands", {}).items()}
+    below = {
+        name: described(subcommand) for name, subcommand in getattr(command, "commands", {}).items()
+    }
     return command.name, command.help, options, below
 
 

@@ -23,10 +23,10 @@ def test_residency_is_on_unless_refused(phaze: Phaze, tmp_path: Path, method: st
     path.write_text("".join(json.dumps({**ROW, "glb_bytes": size}) + "\n" for size in (3, 4, 99)))
     small, fits, large = lines(phaze("schedule", str(path), "--method", method).out)
     assert (small["makespan_s"], fits["makespan_s"], large["makespan_s"]) == (19.0, 15.0, 15.0)
-    assert [len(one["resident"]) for one in (small, fits, large)] == [0, 1, 1]
-    assert {one["status"] for one in (small, fits, large)} == {"optimal"}
+    assert [len(answer["resident"]) for answer in (small, fits, large)] == [0, 1, 1]
+    assert {answer["status"] for answer in (small, fits, large)} == {"optimal"}
     off = lines(phaze("schedule", str(path), "--method", method, "--no-residency").out)
-    assert [one["makespan_s"] for one in off] == [19.0] * 3
+    assert [answer["makespan_s"] for answer in off] == [19.0] * 3
 
 
 def test_without_tensors_the_line_is_as_ever(phaze: Phaze, tmp_path: Path) -> None:

@@ -94,9 +94,9 @@ def test_areas_say_their_model(phaze: Phaze, small_study: Path) -> None:
     evaluation = best["evaluation"]
     assert evaluation["area_mm2"] < evaluation["area_chip_mm2"] == best["area_mm2"]
     rows = phaze("study", "trials", "small", "--json").json
-    (row,) = [one for one in rows if one["number"] == best["number"]]
+    (row,) = [candidate for candidate in rows if candidate["number"] == best["number"]]
     assert row["area_mm2"] == best["area_mm2"]
-    models = [one["area_model"] for one in (best, row, *best["baselines"])]
+    models = [design["area_model"] for design in (best, row, *best["baselines"])]
     assert {*models, phaze("study", "show", "small", "--json").json["area_model"]} == {"chip"}
     assert re.search(r"area used +[\d.]+% \([\d.]+ of [\d.]+ mm² by chip\)", phaze(
         "study", "show", "small"

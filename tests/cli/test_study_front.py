@@ -12,10 +12,10 @@ def test_fronts_and_variations(phaze: Phaze) -> None:
     """The front begins at the certified best, which robust calls the winner."""
     Path("few.toml").write_text(SPEC)
     phaze("study", "create", "few.toml")
-    found = phaze("study", "pareto", "few", "--json")
-    assert found.code == 0
-    front = found.json["front"]
-    assert found.json["objectives"] == ["throughput_samples_per_s", "area_mm2"]
+    ran = phaze("study", "pareto", "few", "--json")
+    assert ran.code == 0
+    front = ran.json["front"]
+    assert ran.json["objectives"] == ["throughput_samples_per_s", "area_mm2"]
     assert front == phaze("study", "pareto", "few", "--no-bounds", "--json").json["front"]
     best = phaze("study", "enumerate", "few", "--json").json["top"][0]
     assert front[0]["values"][0] >= best["values"][0]
@@ -24,12 +24,12 @@ def test_fronts_and_variations(phaze: Phaze) -> None:
     assert "designs that no other one beats" in phaze("study", "pareto", "few").out
     robust = phaze("study", "robust", "few", "--json").json
     assert robust["winner"] == best
-    designs = (*front, *(one["best"] for one in robust["variants"]))
-    assert all(one["params"].keys() == best["params"].keys() for one in designs)
+    designs = (*front, *(variant["best"] for variant in robust["variants"]))
+    assert all(design["params"].keys() == best["params"].keys() for design in designs)
     shown = phaze("study", "show", "few", "--json").json
     stated, certified = shown["cost_model_version"], shown["certified"]
     assert certified["params"] == best["params"]
-    for answer in (found.json, robust, phaze("study", "enumerate", "few", "--json").json):
+    for answer in (ran.json, robust, phaze("study", "enumerate", "few", "--json").json):
         assert answer["cost_model_version"] == answer["version"] == stated
     assert len(robust["variants"]) == robust["of"] == 8
     assert "the winner stays in" in phaze("study", "robust", "few").out

@@ -80,8 +80,12 @@ def test_every_command_that_writes_takes_force() -> None:
     """Those above are all that take the path of a file that they do not read."""
     writing = set()
     for name, command in commands(program()):
-        paths = {one.name for one in command.params if type(one.type).__name__.endswith("Path")}
-        force = any("--force" in one.opts for one in command.params)
+        paths = {
+            parameter.name
+            for parameter in command.params
+            if type(parameter.type).__name__.endswith("Path")
+        }
+        force = any("--force" in parameter.opts for parameter in command.params)
         assert force == bool(paths - READ), name
         writing |= {name} if force else set()
     assert writing == set(WRITING)

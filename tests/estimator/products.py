@@ -14,8 +14,8 @@ def estimate(
     graph: OperatorGraph, accelerator: Accelerator, cluster: Cluster, tensor_parallel: int = 1
 ) -> GraphEstimate:
     """Estimate one graph."""
-    (one,) = estimate_each([graph], accelerator, cluster, tensor_parallel)
-    return one
+    (estimated,) = estimate_each([graph], accelerator, cluster, tensor_parallel)
+    return estimated
 
 
 def estimate_rows(

@@ -83,7 +83,7 @@ def test_more_work_takes_no_less_time(
         "lengths": replace(shape, queries=shape.queries + more, keys=shape.keys + more),
         "head_dim": replace(shape, head_dim=shape.head_dim + more),
     }[what]
-    before, after = (mode_of(one, chip, backward=backward) for one in (shape, larger))
+    before, after = (mode_of(size, chip, backward=backward) for size in (shape, larger))
     for name in ("tc_s", "vc_s", "hbm_s"):
         assert getattr(after, name)[0] >= getattr(before, name)[0] * (1 - 1e-12), name
 
@@ -111,7 +111,7 @@ def test_more_of_anything_is_never_slower(
 ) -> None:
     """Twice the cores, buffer, bandwidth or clock never cost time, whatever the blocks."""
     more: Accelerator = replace(chip, **{field: 2 * getattr(chip, field)})
-    before, after = (mode_of(shape, one, backward=backward) for one in (chip, more))
+    before, after = (mode_of(shape, accelerator, backward=backward) for accelerator in (chip, more))
     assert after.latency_s[0] <= before.latency_s[0] * (1 + 1e-12)
 
 
@@ -129,9 +129,9 @@ def test_with_everything_hidden_the_longest_resource_decides(
     assert modes[0].exposed_lanes_s[0] == 0.0
     assert half == pytest.approx(hidden + 0.5 * vc_s)
     assert none == pytest.approx(hidden + vc_s)
-    one = modes[0]
-    longest_s = max(hidden, vc_s, float(one.glb_s[0]), float(one.hbm_s[0]))
-    assert one.latency_s[0] == longest_s + chip.calibration.operator_overhead_s
+    mode = modes[0]
+    longest_s = max(hidden, vc_s, float(mode.glb_s[0]), float(mode.hbm_s[0]))
+    assert mode.latency_s[0] == longest_s + chip.calibration.operator_overhead_s
 
 
 def test_causal_takes_a_little_more_than_half() -> None:
@@ -209,13 +209,13 @@ def test_only_fused_attention_depends_on_the_overlap() -> None:
         )
     )
     count = len(eager)
-    for one, other in zip(before.arrays(), after.arrays(), strict=True):
-        assert np.array_equal(one[:count], other[:count])
+    for old, other in zip(before.arrays(), after.arrays(), strict=True):
+        assert np.array_equal(old[:count], other[:count])
     assert before.latency_s[count] > after.latency_s[count]
     # Beside fused attention, too, an operator has the numbers that it has alone.
     alone = estimate_each([graph_of(eager)], H100, ALONE)[0].all_cores
-    for one, other in zip(alone.arrays(), before.arrays(), strict=True):
-        assert np.array_equal(one, other[:count])
+    for old, other in zip(alone.arrays(), before.arrays(), strict=True):
+        assert np.array_equal(old, other[:count])
 
 
 def test_a_chip_on_paper_hides_no_more_than_a_measured_one() -> None:
@@ -236,11 +236,11 @@ def test_capture_finds_the_same_core(direction: str) -> None:
     (variant,) = load_workload(model, tensor_parallel=(1,), microbatch=(3,)).variants
     (block,) = [layer for layer in variant.layers if layer.name == "block"]
     graph = getattr(block, direction)
-    (place,) = [i for i, one in enumerate(graph.operators) if one.attention is not None]
-    found = graph.operators[place]
+    (place,) = [i for i, operator in enumerate(graph.operators) if operator.attention is not None]
+    core = graph.operators[place]
     shape = AttentionShape(3, 32, 32, 4, 2, 16, causal=True)
     made = attention_graph(shape, backward=direction == "backward")
-    assert (replace(found, id="attention"),) == made.operators
+    assert (replace(core, id="attention"),) == made.operators
     assert (graph.read_bytes[place],) == made.read_bytes
     assert (graph.write_bytes[place],) == made.write_bytes
 

@@ -96,8 +96,8 @@ def test_blocks_depend_on_no_rate(
 ) -> None:
     """More cores, or faster memories, move the same bytes."""
     more: Accelerator = replace(chip, **{field: 2 * getattr(chip, field)})
-    one, other = (row_of(shape, each, backward=backward) for each in (chip, more))
-    assert np.array_equal(one[CoreColumn.SCORES :], other[CoreColumn.SCORES :])
+    row, other = (row_of(shape, each, backward=backward) for each in (chip, more))
+    assert np.array_equal(row[CoreColumn.SCORES :], other[CoreColumn.SCORES :])
 
 
 @given(shapes, accelerators, st.booleans(), st.integers(1, 40))

@@ -87,13 +87,13 @@ def test_a_served_read_hits_in_whatever_order_operators_touch_their_bytes(
 
 @given(programs(), st.integers(1, 200), st.integers(1, 200))
 def test_a_larger_cache_serves_what_a_smaller_one_serves(
-    program: Program, one: int, other: int
+    program: Program, first: int, other: int
 ) -> None:
     """Only the distance decides."""
     reuse = reads_again(program.graph)
     fewer, more = (
-        set(zip(found.tensor.tolist(), found.reader.tolist(), strict=True))
-        for found in (reuse.served_by(min(one, other)), reuse.served_by(max(one, other)))
+        set(zip(served.tensor.tolist(), served.reader.tolist(), strict=True))
+        for served in (reuse.served_by(min(first, other)), reuse.served_by(max(first, other)))
     )
     assert fewer <= more
 

@@ -56,7 +56,7 @@ def binding(mode: ModeEstimate) -> list[str]:
 
 def beside(*members: Moved) -> OperatorGraph:
     """Make a graph without edges."""
-    return side_by_side(tuple([graph_of([one]) for one in members]))
+    return side_by_side(tuple([graph_of([member]) for member in members]))
 
 
 @given(st.lists(operators, min_size=1, max_size=6), accelerators)
@@ -116,10 +116,10 @@ def test_several_graphs_at_once_are_each_by_itself(
 ) -> None:
     """Graphs that are estimated together have, bit for bit, the numbers of each alone."""
     graphs = [beside(*own) for own, _ in members]
-    widths = [width for _, width in members]
-    together = estimate_each(graphs, accelerator, CLUSTER, widths)
-    for graph, width, both in zip(graphs, widths, together, strict=True):
-        alone = estimate(graph, accelerator, CLUSTER, width)
+    tensor_degrees = [tensor_degree for _, tensor_degree in members]
+    together = estimate_each(graphs, accelerator, CLUSTER, tensor_degrees)
+    for graph, tensor_degree, both in zip(graphs, tensor_degrees, together, strict=True):
+        alone = estimate(graph, accelerator, CLUSTER, tensor_degree)
         for mode, same in ((both.one_core, alone.one_core), (both.all_cores, alone.all_cores)):
             for values, expected in zip(mode.arrays(), same.arrays(), strict=True):
                 assert np.array_equal(values, expected)

@@ -48,10 +48,10 @@ def test_equals_its_definition(model: str, chips: list[Accelerator], on_all: boo
         table = operator_table(graph)
         link_s = np.linspace(0.0, 1e-4, len(table.operators))
         on_pools = work_on_pools(table, pools).rows(pools.which)
-        found = estimate_work(table, chips, link_s, on_pools, tensor_cores, vector_cores)
+        work = estimate_work(table, chips, link_s, on_pools, tensor_cores, vector_cores)
         defined = defined_work(table, chips, link_s, on_pools, np.array(tensor_cores), vector_cores)
         for name, expected in defined.items():
-            mode = found.seconds if name.endswith("_s") else found.traffic
+            mode = work.seconds if name.endswith("_s") else work.traffic
             assert np.array_equal(getattr(mode, name), expected), name
 
 
@@ -137,8 +137,8 @@ def test_what_takes_longest_binds(times_s: FloatArray) -> None:
     binding = np.argmax([*busy_s, constant_s], axis=0)
     delayed = (binding == 0) & (2.0 * exposed_s > busy_s[0])
     tc_s, vc_s, glb_s, hbm_s, link_s = busy_s
-    found = binding_resources(latency_s, tc_s, vc_s, glb_s, hbm_s, link_s, exposed_s)
-    assert found.tolist() == np.where(delayed, 1, binding).tolist()
+    resources = binding_resources(latency_s, tc_s, vc_s, glb_s, hbm_s, link_s, exposed_s)
+    assert resources.tolist() == np.where(delayed, 1, binding).tolist()
 
 
 def lane_cycles(elements: int, cores: int, lanes: int) -> float:

@@ -53,8 +53,8 @@ def estimated(graph: OperatorGraph, chip: Accelerator) -> ModeEstimate:
 def test_the_name_has_no_say(gemm: Gemm, chip: Accelerator) -> None:
     """The same bytes and rate give the same numbers, to the bit."""
     own, other = (estimated(in_precision(gemm, name), chip) for name in ("bf16", "same"))
-    for one, again in zip(own.arrays(), other.arrays(), strict=True):
-        assert np.array_equal(one, again)
+    for values, again in zip(own.arrays(), other.arrays(), strict=True):
+        assert np.array_equal(values, again)
 
 
 @settings(max_examples=40)

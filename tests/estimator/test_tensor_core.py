@@ -119,9 +119,9 @@ def test_a_share_of_the_chip_is_never_faster_than_all_of_it(
 ) -> None:
     """One core with its share of the buffer never beats all cores on the arrays."""
     assume(accelerator.num_tc > 1)
-    one = estimate_rows([gemm], accelerator, all_cores=False)[0]
+    row = estimate_rows([gemm], accelerator, all_cores=False)[0]
     every = estimate_rows([gemm], accelerator)[0]
-    assert one[GemmColumn.HBM_EXTRA_BYTES] >= every[GemmColumn.HBM_EXTRA_BYTES]
+    assert row[GemmColumn.HBM_EXTRA_BYTES] >= every[GemmColumn.HBM_EXTRA_BYTES]
 
 
 @given(gemms, accelerators)
@@ -132,8 +132,8 @@ def test_one_core_of_many_is_a_chip_with_its_share_of_the_buffer(
     """Nothing else of the other cores is seen."""
     glb_bytes = accelerator.glb_bytes // accelerator.num_tc
     alone = dataclasses.replace(accelerator, num_tc=1, glb_bytes=glb_bytes)
-    one = estimate_rows([gemm], accelerator, all_cores=False)
-    assert np.array_equal(one, estimate_rows([gemm], alone))
+    rows = estimate_rows([gemm], accelerator, all_cores=False)
+    assert np.array_equal(rows, estimate_rows([gemm], alone))
 
 
 @given(gemms, accelerators)

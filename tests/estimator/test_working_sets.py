@@ -124,5 +124,5 @@ def test_what_several_operators_write_together_is_kept_in_parts() -> None:
     written = (0, 10), (1, 10), (2, 10)
     tensor = Tensor(30, "uint8", writers=written, readers=(TensorRead(3, 30),))
     kept = kept_tensors(OperatorGraph(operators, (tensor,)))
-    assert [one.size_bytes for one in kept] == [10, 10, 10]
-    assert [one.readers[0].bytes for one in kept] == [10.0, 10.0, 10.0]
+    assert [tensor.size_bytes for tensor in kept] == [10, 10, 10]
+    assert [tensor.readers[0].bytes for tensor in kept] == [10.0, 10.0, 10.0]

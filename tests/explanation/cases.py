@@ -22,7 +22,7 @@ from tests.workload.graphs import Moved, graph_of
 
 TINY = "gpt:layers=4,hidden=64,heads=4,sequence=64,vocab=256"
 TINY_LLAMA = "llama:layers=4,hidden=128,heads=4,ffn=256,sequence=128,vocab=256"
-WIDTHS = (1, 2, 4)
+TENSOR_DEGREES = (1, 2, 4)
 
 CHIP = Accelerator(
     num_tc=4,
@@ -42,14 +42,14 @@ def tiny(
     *, microbatch: int, sequence_parallel: bool = False, tensor: int | None = None
 ) -> Workload:
     """Load a small transformer as `phaze_opt.workload.zoo.LoadWorkload` says."""
-    return _tiny(microbatch, sequence_parallel, WIDTHS if tensor is None else (tensor,))
+    return _tiny(microbatch, sequence_parallel, TENSOR_DEGREES if tensor is None else (tensor,))
 
 
 @cache
-def _tiny(microbatch: int, sequence_parallel: bool, widths: tuple[int, ...]) -> Workload:
+def _tiny(microbatch: int, sequence_parallel: bool, tensor_degrees: tuple[int, ...]) -> Workload:
     return load_workload(
         TINY,
-        tensor_parallel=widths,
+        tensor_parallel=tensor_degrees,
         microbatch=(microbatch,),
         sequence_parallel=sequence_parallel,
     )
@@ -68,7 +68,7 @@ def point_of(
 ) -> Point:
     """Return a point whose only layer has one graph forward and backward, at tensor degree 2."""
     (variant,) = tiny(microbatch=1, tensor=2).variants
-    moved = [one if isinstance(one, Moved) else Moved(one) for one in operators]
+    moved = [operator if isinstance(operator, Moved) else Moved(operator) for operator in operators]
     graph = graph_of(moved, edges)
     layer = replace(variant.layers[0], forward=graph, backward=graph)
     alone = replace(variant, layers=(layer,), nodes=(("only", 0),), edges=())
@@ -77,7 +77,7 @@ def point_of(
 
 
 def passes_of(point: Point) -> ScheduledLayer:
-    """Schedule the first layer of a point at its first width."""
+    """Schedule the first layer of a point at its first tensor degree."""
     return next(iter(cost_point(point, {}).costs.values())).passes[0]
 
 

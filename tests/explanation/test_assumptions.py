@@ -42,10 +42,10 @@ def test_a_naive_chip_is_as_fast_as_the_preset(tmp_path: Path, workload: Workloa
     """At least 0.8 of its throughput; what it leaves to a chip on paper is named."""
     text = "glb_mib = 126\nhbm_gib = 180\nhbm_gb_per_s = 8000\nclock_ghz = 1.856\n"
     preset = naive(tmp_path, text)
-    found, real = run(workload, preset), run(workload, accelerator_presets()["b200"])
-    assert found.throughput_samples_per_s >= 0.8 * real.throughput_samples_per_s
-    assumptions = binding_assumptions(preset.assumed, found)
-    assert {one.field for one in assumptions} == {"calibration.array_efficiency"}
+    evaluation, real = run(workload, preset), run(workload, accelerator_presets()["b200"])
+    assert evaluation.throughput_samples_per_s >= 0.8 * real.throughput_samples_per_s
+    assumptions = binding_assumptions(preset.assumed, evaluation)
+    assert {assumption.field for assumption in assumptions} == {"calibration.array_efficiency"}
     assert not binding_assumptions(accelerator_presets()["b200"].assumed, real)
 
 
@@ -66,13 +66,16 @@ def test_the_field_that_binds_is_named(
 ) -> None:
     """What is stated is not named, whatever it binds."""
     preset = naive(tmp_path, text)
-    found = run(workload, preset)
-    named = {one.field: one for one in binding_assumptions(preset.assumed, found)}
+    evaluation = run(workload, preset)
+    named = {
+        assumption.field: assumption
+        for assumption in binding_assumptions(preset.assumed, evaluation)
+    }
     own = {name for name in named if not name.startswith("calibration.")}
     assert own == ({field} if field else set())
-    for one in named.values():
-        assert one.share > LEAST_SHARE
-        assert one.origin in assumption_words(one, preset.accelerator)
+    for assumption in named.values():
+        assert assumption.share > LEAST_SHARE
+        assert assumption.origin in assumption_words(assumption, preset.accelerator)
 
 
 def test_a_memory_that_nobody_stated_and_that_is_too_small_is_named(
@@ -81,8 +84,13 @@ def test_a_memory_that_nobody_stated_and_that_is_too_small_is_named(
     """As what the run does not fit."""
     preset = naive(tmp_path, "glb_mib = 126\nhbm_gb_per_s = 8000\nclock_ghz = 1.856\n")
     training = Training(256, 1, "none", "adam")
-    found = evaluate(workload, preset.accelerator, load_cluster("dgx-b200", 2), training, (1, 2, 1))
-    named = {one.field: one for one in binding_assumptions(preset.assumed, found)}
+    evaluation = evaluate(
+        workload, preset.accelerator, load_cluster("dgx-b200", 2), training, (1, 2, 1)
+    )
+    named = {
+        assumption.field: assumption
+        for assumption in binding_assumptions(preset.assumed, evaluation)
+    }
     assert named["hbm_bytes"].resource == "memory"
     words = assumption_words(named["hbm_bytes"], preset.accelerator)
     assert "hbm_gib, which is 32 (default), and the run does not fit it" in words

@@ -47,9 +47,9 @@ BOUND_CASES = [
 
 def named(operator: Operator | Moved, count: int) -> list[Moved]:
     """Return an operator so often, under several names."""
-    one = operator if isinstance(operator, Moved) else Moved(operator)
+    moved = operator if isinstance(operator, Moved) else Moved(operator)
     return [
-        one._replace(operator=replace(one.operator, id=f"{one.operator.id}{index}"))
+        moved._replace(operator=replace(moved.operator, id=f"{moved.operator.id}{index}"))
         for index in range(count)
     ]
 
@@ -158,8 +158,8 @@ def test_the_path_has_no_gap_and_its_seconds_add_up(name: str, tensor: int) -> N
     workload = tiny(microbatch=2, tensor=tensor)
     point = Point(workload, chip, network(4), Training(8, 2), (1, 1, tensor))
     for passes in cost_point(point, {}).costs[tensor].passes:
-        for one in passes.all():
-            binding = bind_pass(one, chip)
+        for scheduled in passes.all():
+            binding = bind_pass(scheduled, chip)
             assert sum(binding.bound_s.values()) == pytest.approx(binding.makespan_s, rel=1e-12)
             ends = [0.0, *(step.end_s for step in binding.critical_path)]
             starts = [*(step.start_s for step in binding.critical_path), binding.makespan_s]
@@ -188,8 +188,8 @@ def test_shares_are_the_derivatives_of_the_makespan(
         if trial.change.resource not in OF_GAIN:
             continue
         for old, new in zip(before, trial.costed.costs[2].passes, strict=True):
-            for one, other in zip(old.all(), new.all(), strict=True):
-                binding = bind_pass(one, chip)
+            for scheduled, other in zip(old.all(), new.all(), strict=True):
+                binding = bind_pass(scheduled, chip)
                 saving = 1.0 - other.schedule.makespan_s / binding.makespan_s
                 share = binding.share(OF_GAIN[trial.change.resource])
                 expected = predicted_saving(share, trial.change.factor)

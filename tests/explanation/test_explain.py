@@ -63,12 +63,12 @@ def test_what_a_pass_would_save_is_what_it_saves(accelerator: str) -> None:
         resource, changed = change.resource, change.point
         result = evaluated(changed)
         for binding, layer in zip(layers, result.layers, strict=True):
-            for one, seconds in (
+            for explained, seconds in (
                 (binding.forward, layer.forward_s),
                 (binding.backward, layer.backward_s),
             ):
-                saved_s = one.saving[resource] * one.makespan_s
-                assert saved_s == pytest.approx(one.makespan_s - seconds, abs=1e-12)
+                saved_s = explained.saving[resource] * explained.makespan_s
+                assert saved_s == pytest.approx(explained.makespan_s - seconds, abs=1e-12)
 
 
 def test_what_does_not_fit_is_explained_too() -> None:

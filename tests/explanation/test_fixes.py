@@ -60,9 +60,9 @@ CROWDED = [
 def test_every_suggestion_is_what_an_evaluation_says(point: Point) -> None:
     """The options of each fix give its time, or do not fit, by as much as it says."""
     assert not evaluated(point).feasible
-    found = fixes(point, evaluated(point), tiny, {})
-    assert found
-    for fix in found:
+    proposed = fixes(point, evaluated(point), tiny, {})
+    assert proposed
+    for fix in proposed:
         changed = with_options(point, fix.options)
         result = evaluated(changed)
         assert result.feasible == fix.feasible
@@ -77,7 +77,7 @@ def test_every_suggestion_is_what_an_evaluation_says(point: Point) -> None:
             more = int(changed.accelerator.hbm_bytes * (1.0 + excess) * (1 + 1e-12)) + 1
             enough = replace(changed.accelerator, hbm_bytes=more)
             assert evaluated(replace(changed, accelerator=enough)).feasible
-    ranks = [(not fix.feasible, fix.time_per_batch_s or 0.0) for fix in found]
+    ranks = [(not fix.feasible, fix.time_per_batch_s or 0.0) for fix in proposed]
     assert ranks == sorted(ranks)
 
 
@@ -109,9 +109,9 @@ def test_least_memory_of_a_large_model() -> None:
         assert not evaluated(replace(larger, accelerator=less)).feasible
 
 
-def kinds(found: tuple[Fix, ...]) -> set[tuple[str, ...]]:
+def kinds(proposed: tuple[Fix, ...]) -> set[tuple[str, ...]]:
     """Return the kinds of what was tried."""
-    return {fix.kinds for fix in found}
+    return {fix.kinds for fix in proposed}
 
 
 def test_combinations_are_tried_where_single_changes_are_not_enough() -> None:
@@ -131,7 +131,7 @@ def test_combinations_are_tried_where_single_changes_are_not_enough() -> None:
 
 
 def test_what_cannot_be_captured_is_left_out() -> None:
-    """A captured file holds few widths and microbatches: other changes are still tried."""
+    """A captured file holds few tensor degrees and microbatches: other changes are still tried."""
     point = crowded(2_000_000, (1, 4, 1))
 
     def only_own(*, microbatch: int, sequence_parallel: bool, tensor: int | None) -> Workload:
@@ -139,9 +139,9 @@ def test_what_cannot_be_captured_is_left_out() -> None:
             raise InputError("It was not captured so.")
         return tiny(microbatch=4, tensor=1)
 
-    found = fixes(point, evaluated(point), only_own, {})
-    assert ("recompute",) in kinds(found) and ("pipeline",) in kinds(found)
-    assert ("microbatch",) not in kinds(found) and ("tensor",) not in kinds(found)
+    proposed = fixes(point, evaluated(point), only_own, {})
+    assert ("recompute",) in kinds(proposed) and ("pipeline",) in kinds(proposed)
+    assert ("microbatch",) not in kinds(proposed) and ("tensor",) not in kinds(proposed)
 
 
 def test_memory_is_not_suggested_where_it_is_not_the_reason() -> None:
@@ -149,6 +149,6 @@ def test_memory_is_not_suggested_where_it_is_not_the_reason() -> None:
     chip: Accelerator = load_accelerator("tpuv4-lanes")
     workload = tiny(microbatch=1, tensor=2)
     point = Point(workload, chip, network(4), Training(8, 1), (4, 2, 2))
-    found = fixes(point, evaluated(point), tiny, {})
-    assert ("hbm_size",) not in kinds(found)
-    assert found[0].options == ("--placement solve",) and found[0].feasible
+    proposed = fixes(point, evaluated(point), tiny, {})
+    assert ("hbm_size",) not in kinds(proposed)
+    assert proposed[0].options == ("--placement solve",) and proposed[0].feasible

@@ -65,9 +65,9 @@ def test_every_gain_is_that_of_an_evaluation(
     placement: Placing, options: dict[str, Any], accelerator: str
 ) -> None:
     """Evaluating with the changed accelerator or network gives the predicted gain to 1e-12."""
-    point, base, found = run(placement, accelerator, **options)
+    point, base, measured = run(placement, accelerator, **options)
     assert base.time_per_batch_s is not None
-    by_resource = {gain.resource: gain for gain in found}
+    by_resource = {gain.resource: gain for gain in measured}
     for change in changes(point):
         result = evaluated(change.point)
         gain = by_resource.pop(change.resource)
@@ -113,12 +113,12 @@ def test_changes_are_of_one_resource_each() -> None:
 
 def test_the_largest_gain_comes_first_and_finding_anew_is_never_worse() -> None:
     """Gains fall, and the placement that is found anew is no slower than the old one."""
-    _, base, found = run("solve")
+    _, base, measured = run("solve")
     assert base.feasible
-    values = [gain.throughput_gain for gain in found]
+    values = [gain.throughput_gain for gain in measured]
     assert values == sorted(values, reverse=True)
     assert values[0] > 0.0
-    for gain in found:
+    for gain in measured:
         assert gain.throughput_gain >= gain.same_placement_gain - 1e-9
         assert gain.placement is not None
         assert gain.factor in (MORE, LESS)
@@ -128,9 +128,9 @@ def test_a_power_limit_may_stand_in_the_way() -> None:
     """What would take too much power brings nothing, and says so."""
     _, base, _ = run((1, 4, 4))
     limit_w = base.power_w_per_device * 1.0001
-    _, limited, found = run((1, 4, 4), power_limit_w=limit_w)
+    _, limited, measured = run((1, 4, 4), power_limit_w=limit_w)
     assert limited.feasible
-    fastest = max(found, key=lambda gain: gain.same_placement_gain)
+    fastest = max(measured, key=lambda gain: gain.same_placement_gain)
     assert not fastest.feasible
     assert fastest.throughput_gain == 0.0 and fastest.time_per_batch_s is None
     assert fastest.same_placement_gain > 0.0
@@ -151,9 +151,9 @@ def test_nothing_is_gained_from_what_does_not_fit() -> None:
 def test_more_overlap_is_tried_by_evaluating_with_it() -> None:
     """Each further kind of overlap gives what an evaluation with it gives."""
     point, base, _ = run((1, 4, 4), overlap="none", zero=3)
-    found = gains(try_changes(more_overlap(point), {}), base)
-    assert {gain.resource for gain in found} == {"overlap_data", "overlap_all"}
-    by_resource = {gain.resource: gain for gain in found}
+    measured = gains(try_changes(more_overlap(point), {}), base)
+    assert {gain.resource for gain in measured} == {"overlap_data", "overlap_all"}
+    by_resource = {gain.resource: gain for gain in measured}
     for change in more_overlap(point):
         gain = by_resource[change.resource]
         assert evaluated(change.point).time_per_batch_s == gain.time_per_batch_s
@@ -204,8 +204,8 @@ def test_every_gain_equals_evaluate_at_the_setting_that_it_names(
     workload = load_workload(model, tensor_parallel=(2,), microbatch=(4,))
     training = Training(16, 4, optimizer="adam", overlap="none")
     point = Point(workload, load_accelerator(name), cluster, training, (2, 2, 2))
-    found = {gain.resource: gain for gain in explain_point(point, tiny, {}).gains}
-    for resource, gain in found.items():
+    by_resource = {gain.resource: gain for gain in explain_point(point, tiny, {}).gains}
+    for resource, gain in by_resource.items():
         assert (not gain.options) == (resource in ("compute", "lanes"))
         if gain.options:
             of_chip, of_network = _settings(gain.options)
@@ -217,5 +217,5 @@ def test_every_gain_equals_evaluate_at_the_setting_that_it_names(
                 (2, 2, 2),
             )
             assert result.time_per_batch_s == gain.time_per_batch_s
-    assert found["clock"].throughput_gain > 0.0
-    assert {f"link_{index}" for index in range(len(cluster.levels))} < found.keys()
+    assert by_resource["clock"].throughput_gain > 0.0
+    assert {f"link_{index}" for index in range(len(cluster.levels))} < by_resource.keys()

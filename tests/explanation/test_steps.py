@@ -13,7 +13,7 @@ from tests.explanation.cases import crowded
 
 
 def test_single_changes_are_those_that_a_point_allows() -> None:
-    """Recompute, ZeRO, width, depth, microbatch, sequence parallelism, placement, schedule."""
+    """Recompute, ZeRO, tensor degree, depth, microbatch, split sequence, placement, schedule."""
     point = crowded(10**6, (2, 2, 1), pipeline_schedule="gpipe")
     steps = list(single_steps(point))
     options = [changed_options(point, step.applied(point)) for step in steps]

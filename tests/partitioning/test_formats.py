@@ -12,7 +12,7 @@ DATA = Path(__file__).parent.parent / "data" / "placement"
 
 
 def phaze() -> dict[str, Any]:
-    """Return a file of two widths and three layers."""
+    """Return a file of two tensor degrees and three layers."""
     nodes = [
         {
             "id": identifier,
@@ -80,7 +80,7 @@ def test_valid_files_are_read() -> None:
         ),
         (("bandwidth",), None, "file is not valid: .*missing required field `bandwidth`"),
         (("nodes", "1", 1, "id"), 0, r"nodes\['1'\]\[1\]: the id 0 is there twice"),
-        (("nodes", "2", 1, "id"), 7, r"nodes\['2'\] has other ids than the width 1: 1"),
+        (("nodes", "2", 1, "id"), 7, r"nodes\['2'\] has other ids than the tensor degree 1: 1"),
         (("edges", "1", 1, "destId"), 9, r"edges\['1'\]\[1\]: destId is 9"),
         (("edges", "1", 1, "destId"), 0, "form a cycle: "),
         (("edges", "1", 0, "destId"), 0, "leads from node 0 to itself"),
@@ -106,9 +106,9 @@ def test_valid_files_are_read() -> None:
         (("nodes", "1"), [], r"nodes\['1'\] is not valid: .*of length >= 1, got \[\]"),
         (("nodes",), {}, "nodes is empty"),
         (("nodes", "1"), 3, r"nodes\['1'\] is not valid: Expected `array`, got 3"),
-        (("nodes", "zero"), [], "the width 'zero'"),
-        (("edges", "1"), None, "edges lacks the width '1'"),
-        (("edges", "4"), [], "edges has the width '4', which nodes lacks"),
+        (("nodes", "zero"), [], "the tensor degree 'zero'"),
+        (("edges", "1"), None, "edges lacks the tensor degree '1'"),
+        (("edges", "4"), [], "edges has the tensor degree '4', which nodes lacks"),
     ],
 )
 def test_malformed_phaze_files_are_refused(
@@ -165,12 +165,12 @@ def test_order_does_not_depend_on_ids() -> None:
     plain = phaze()
     names = {0: 40, 1: 7, 2: 19}
     renamed = json.loads(json.dumps(plain))
-    for width in ("1", "2"):
-        for node in renamed["nodes"][width]:
+    for tensor_degree in ("1", "2"):
+        for node in renamed["nodes"][tensor_degree]:
             node["id"] = names[node["id"]]
-        for edge in renamed["edges"][width]:
+        for edge in renamed["edges"][tensor_degree]:
             edge["sourceId"], edge["destId"] = names[edge["sourceId"]], names[edge["destId"]]
-        renamed["nodes"][width].reverse()
+        renamed["nodes"][tensor_degree].reverse()
     problem = read_phaze(encode(renamed), "file")
     assert [node.id for node in problem.nodes[1]] == [40, 7, 19]
 

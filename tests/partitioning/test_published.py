@@ -34,12 +34,12 @@ def test_equals_the_published_solver(row: dict[str, str]) -> None:
 
 @st.composite
 def graphs(draw: st.DrawFn) -> PhazeProblem:
-    """Draw up to five layers with any forward edges at two widths."""
+    """Draw up to five layers with any forward edges at two tensor degrees."""
     count = draw(st.integers(1, 5))
     number = st.floats(0.1, 2.0)
     pairs = [p for p in itertools.combinations(range(count), 2) if draw(st.booleans())]
 
-    def nodes(width: int) -> tuple[PhazeNode, ...]:
+    def nodes(tensor_degree: int) -> tuple[PhazeNode, ...]:
         return tuple(
             PhazeNode(
                 index,
@@ -47,7 +47,7 @@ def graphs(draw: st.DrawFn) -> PhazeProblem:
                 draw(number),
                 draw(number),
                 draw(number),
-                width > 1 and draw(st.booleans()),
+                tensor_degree > 1 and draw(st.booleans()),
             )
             for index in range(count)
         )
@@ -68,10 +68,10 @@ def graphs(draw: st.DrawFn) -> PhazeProblem:
 
 
 def stage_cost(
-    problem: PhazeProblem, width: int, stage: set[int], place: int
+    problem: PhazeProblem, tensor_degree: int, stage: set[int], place: int
 ) -> tuple[float, float]:
     """Return load and bytes of a stage straight from the published rules."""
-    nodes, edges = problem.nodes[width], problem.edges[width]
+    nodes, edges = problem.nodes[tensor_degree], problem.edges[tensor_degree]
     bandwidth = problem.bandwidth_bytes_per_s
     inside = [e for e in edges if e.source in stage and e.destination in stage]
     entering = [e for e in edges if e.source not in stage and e.destination in stage]
@@ -102,9 +102,9 @@ def stage_cost(
     return load, copies * parameters + activations + (place - 1) * stash
 
 
-def partitions(problem: PhazeProblem, width: int) -> list[list[set[int]]]:
+def partitions(problem: PhazeProblem, tensor_degree: int) -> list[list[set[int]]]:
     """Return every sequence of stages in which no edge goes back."""
-    count, edges = len(problem.nodes[width]), problem.edges[width]
+    count, edges = len(problem.nodes[tensor_degree]), problem.edges[tensor_degree]
     found = []
     for stages in range(1, count + 1):
         for labels in itertools.product(range(stages), repeat=count):
@@ -118,18 +118,18 @@ def partitions(problem: PhazeProblem, width: int) -> list[list[set[int]]]:
 
 
 def brute_force(problem: PhazeProblem) -> float:
-    """Return the least time over all widths, splits and data degrees."""
+    """Return the least time over all tensor degrees, splits and data degrees."""
     best = math.inf
-    for width, nodes in problem.nodes.items():
-        for stages in partitions(problem, width):
+    for tensor_degree, nodes in problem.nodes.items():
+        for stages in partitions(problem, tensor_degree):
             costs = [
-                stage_cost(problem, width, stage, len(stages) - index)
+                stage_cost(problem, tensor_degree, stage, len(stages) - index)
                 for index, stage in enumerate(stages)
             ]
             if any(memory > problem.memory_bytes for _, memory in costs):
                 continue
             devices = sum(
-                width if any(nodes[node].tensor_parallel for node in stage) else 1
+                tensor_degree if any(nodes[node].tensor_parallel for node in stage) else 1
                 for stage in stages
             )
             first = sum(nodes[node].parameter_bytes for node in stages[0])
@@ -161,13 +161,13 @@ def test_time_units_do_not_matter(problem: PhazeProblem, scale: float) -> None:
         problem,
         bandwidth_bytes_per_s=problem.bandwidth_bytes_per_s / scale,
         nodes={
-            width: tuple(
+            tensor_degree: tuple(
                 msgspec.structs.replace(
                     n, forward_s=n.forward_s * scale, backward_s=n.backward_s * scale
                 )
                 for n in nodes
             )
-            for width, nodes in problem.nodes.items()
+            for tensor_degree, nodes in problem.nodes.items()
         },
     )
     try:
@@ -186,5 +186,5 @@ def test_misfit_says_by_how_much() -> None:
     with pytest.raises(InfeasibleError, match=r"Layer 8 alone.* more than the .* of a device"):
         solve_published(problem)
     problem = read_phaze((DATA / "024.json").read_bytes(), "024.json")
-    with pytest.raises(InfeasibleError, match=r"2 stages at the tensor-parallel width 4.* more\."):
+    with pytest.raises(InfeasibleError, match=r"2 stages at the tensor degree 4.* more\."):
         solve_published(problem)

@@ -28,7 +28,7 @@ def workload() -> Workload:
 
 
 def estimated(names: list[str], training: Training, rate: float = 1.0) -> list[EstimatedLayers]:
-    """Estimate all widths on some chips at once."""
+    """Estimate all tensor degrees on some chips at once."""
     chips = [
         Chip(chip, load_cluster("flat-4GiB", 8), default_fusion(chip), rate)
         for chip in map(load_accelerator, names)
@@ -53,9 +53,12 @@ def test_the_least_is_that_of_each_pass(
         least = layers.least()
         scheduled = run_layers(layers, training, {})
         for of_layer, own, runs in zip(layers.passes, least, scheduled, strict=True):
-            assert [*own] == [one.direction for one in of_layer]
-            for one in of_layer:
-                assert own[one.direction] == (one.least_s, one.link_s)
+            assert [*own] == [estimated_pass.direction for estimated_pass in of_layer]
+            for estimated_pass in of_layer:
+                assert own[estimated_pass.direction] == (
+                    estimated_pass.least_s,
+                    estimated_pass.link_s,
+                )
             assert own["forward"].seconds <= runs.forward.schedule.makespan_s * (1 + 1e-9)
             assert own["backward"].seconds <= runs.backward.schedule.makespan_s * (1 + 1e-9)
 
@@ -66,9 +69,9 @@ def test_chips_together_are_chips_alone() -> None:
     together = estimated(names, training)
     alone = [each for name in names for each in estimated([name], training)]
     assert len(together) == len(alone) == 4
-    for one, other in zip(together, alone, strict=True):
-        assert one.least() == other.least()
-        assert [each.problem for own in one.passes for each in own] == [
+    for in_group, other in zip(together, alone, strict=True):
+        assert in_group.least() == other.least()
+        assert [each.problem for own in in_group.passes for each in own] == [
             each.problem for own in other.passes for each in own
         ]
 

@@ -41,13 +41,17 @@ def test_no_pass_takes_less(model: str, chip: Accelerator, training: Training) -
     """In the modes that any schedule chooses, with whatever stays on the chip."""
     captured = workload(model, training.microbatch, training.sequence_parallel)
     costed = cost_point(Point(captured, chip, CLUSTER, training))
-    for width, cost in costed.costs.items():
+    for tensor_degree, cost in costed.costs.items():
         for passes in cost.passes:
-            for one in passes.all():
+            for scheduled in passes.all():
                 least_j = least_energy_j(
-                    one.graph, Chips([chip]), CLUSTER, width, residency=training.residency
+                    scheduled.graph,
+                    Chips([chip]),
+                    CLUSTER,
+                    tensor_degree,
+                    residency=training.residency,
                 )
-                assert 0.0 <= least_j[0] <= one.totals[2].sum() * SLACK
+                assert 0.0 <= least_j[0] <= scheduled.totals[2].sum() * SLACK
 
 
 @pytest.mark.parametrize("model", MODELS)
@@ -66,13 +70,13 @@ def test_no_batch_takes_less(
     training = replace(training, zero=zero)
     captured = workload(model, training.microbatch, training.sequence_parallel)
     for variant in captured.variants:
-        width = variant.tensor_parallel
+        tensor_degree = variant.tensor_parallel
         pipeline, data = degrees
-        if pipeline * data * width > CLUSTER.devices:
-            data = CLUSTER.devices // (pipeline * width)
-        found = evaluated(captured, chip, training, (pipeline, data, width))
-        if found is not None:
-            assert least_of(variant, chip, training) <= found.energy_j_per_batch * SLACK
+        if pipeline * data * tensor_degree > CLUSTER.devices:
+            data = CLUSTER.devices // (pipeline * tensor_degree)
+        evaluation = evaluated(captured, chip, training, (pipeline, data, tensor_degree))
+        if evaluation is not None:
+            assert least_of(variant, chip, training) <= evaluation.energy_j_per_batch * SLACK
 
 
 def evaluated(
@@ -80,10 +84,10 @@ def evaluated(
 ) -> Evaluation | None:
     """Return a feasible evaluation at a placement; ``None`` where there is none."""
     try:
-        found = place_point(cost_point(Point(captured, chip, CLUSTER, training, degrees)))
+        evaluation = place_point(cost_point(Point(captured, chip, CLUSTER, training, degrees)))
     except InputError:
         return None
-    return found if found.feasible else None
+    return evaluation if evaluation.feasible else None
 
 
 def least_of(variant: WorkloadVariant, chip: Accelerator, training: Training) -> float:

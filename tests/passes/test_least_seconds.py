@@ -56,7 +56,7 @@ trainings = st.builds(
 
 @functools.cache
 def workload(model: str, microbatch: int, sequence_parallel: bool) -> Workload:
-    """Return a model at two widths."""
+    """Return a model at two tensor degrees."""
     # 25 heads, and 1,024 positions that do not divide by 5; 2 key-value heads.
     wide = 2
     if model == "gpt2-xl":
@@ -257,7 +257,11 @@ def test_no_layer_is_faster_with_other_lanes(
 def test_rooflines_leave_out_what_may_stay() -> None:
     """Where a slow memory binds, a large buffer lowers the bounds of the blocks."""
     chip = replace(load_accelerator("tpuv4-lanes"), hbm_bytes_per_s=1e11, glb_bytes=2**29)
-    (variant,) = (one for one in workload(MODELS[3], 1, False).variants if one.tensor_parallel == 1)
+    (variant,) = (
+        candidate
+        for candidate in workload(MODELS[3], 1, False).variants
+        if candidate.tensor_parallel == 1
+    )
     with_it, without = (
         least_layers(variant, [chip], CLUSTER, Training(64, residency=may_stay), rooflines=True)
         for may_stay in (True, False)

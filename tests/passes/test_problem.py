@@ -50,11 +50,13 @@ def test_no_schedule_is_shorter_than_its_bound(
         for row, layer in enumerate(variant.layers):
             (at,) = {index for _, index in variant.nodes if index == row}
             node = next(i for i, (_, index) in enumerate(variant.nodes) if index == at)
-            bound, found = estimated.least_chain()[node], costed.chain[node]
-            assert replace(found, passes=bound.passes) == replace(bound, name=found.name)
+            bound, placed_layer = estimated.least_chain()[node], costed.chain[node]
+            assert replace(placed_layer, passes=bound.passes) == replace(
+                bound, name=placed_layer.name
+            )
             for name in LayerPasses._fields:
                 (bound_s, link_s), (found_s, found_link_s) = (
-                    getattr(one.passes, name) for one in (bound, found)
+                    getattr(cost.passes, name) for cost in (bound, placed_layer)
                 )
                 assert link_s == found_link_s
                 # Nor is it tighter than necessary: the bound for many chips is at most this one.
@@ -65,10 +67,10 @@ def test_no_schedule_is_shorter_than_its_bound(
 @pytest.mark.parametrize(("name", "fields"), CHIPS)
 @pytest.mark.parametrize("training", TRAININGS, ids=["plain", "full", "selective"])
 @pytest.mark.parametrize("hbm_gib", [80, 0.01])
-def test_widths_that_are_left_out_change_nothing(
+def test_tensor_degrees_that_are_left_out_change_nothing(
     name: str, fields: dict[str, int], training: Training, hbm_gib: float
 ) -> None:
-    """The evaluation equals that with every width scheduled first, its layers and reason too."""
+    """The evaluation equals that with all tensor degrees scheduled first, layers and reason too."""
     chip = load_accelerator(name, **fields, hbm_gib=hbm_gib)
     workload = load_workload(GPT, tensor_parallel=(1, 2, 4, 8))
     point = Point(workload, chip, load_cluster("tpuv4-ici-flat", 64), training)
@@ -81,7 +83,8 @@ def test_widths_that_are_left_out_change_nothing(
     assert place_point(replace(costed, problem=everything)) == answer
     assert needed <= len(few)
     assert answer.feasible == (hbm_gib > 1)
-    # The bounds are close enough to leave widths out; where nothing fits, none but one is reported.
+    # The bounds are close enough to leave tensor degrees out; where nothing fits, only one is
+    # reported.
     assert needed < len(few)
 
 

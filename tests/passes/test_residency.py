@@ -53,9 +53,9 @@ def run(model: str, chip: Accelerator, microbatch: int, residency: bool) -> Eval
 def never_worse(with_it: Evaluation, without: Evaluation) -> None:
     """Hold an evaluation with residency to one without: no pass slower, no more energy."""
     assert with_it.throughput_samples_per_s >= without.throughput_samples_per_s
-    for one, other in zip(with_it.layers, without.layers, strict=True):
-        assert one.forward_s <= other.forward_s
-        assert one.backward_s <= other.backward_s
+    for kept, other in zip(with_it.layers, without.layers, strict=True):
+        assert kept.forward_s <= other.forward_s
+        assert kept.backward_s <= other.backward_s
     assert with_it.energy_by_level_j["hbm"] <= without.energy_by_level_j["hbm"] * (1 + 1e-12)
     # Not of the private buffers: with it all products run on all cores, in other tilings.
     for level in ("arithmetic", "registers", "network"):
@@ -97,7 +97,7 @@ def test_every_schedule_keeps_the_rules(model: str) -> None:
                 assert problem.residency is not None or len(problem.operators) < 3
                 if problem.residency is None:
                     continue
-                check_residency(problem.residency, [one.id for one in problem.operators])
+                check_residency(problem.residency, [operator.id for operator in problem.operators])
                 schedule = solve_schedule(problem)
                 assert schedule.bound_s <= schedule.makespan_s
                 if schedule.residency is not None:
@@ -188,10 +188,10 @@ def test_a_proof_is_asked_for() -> None:
     cache: dict[str, Schedule] = {}
     fast = evaluate(workload("bert-large"), chip, network, training, cache=cache)
     proven = evaluate(workload("bert-large"), chip, network, training, cache=cache, prove=True)
-    for one, other in zip(proven.layers, fast.layers, strict=True):
+    for proven_layer, other in zip(proven.layers, fast.layers, strict=True):
         for now, then in (
-            (one.forward_schedule, other.forward_schedule),
-            (one.backward_schedule, other.backward_schedule),
+            (proven_layer.forward_schedule, other.forward_schedule),
+            (proven_layer.backward_schedule, other.backward_schedule),
         ):
             assert now.gap <= then.gap
             assert now.status == "optimal"

@@ -27,8 +27,8 @@ def test_totals_are_the_sums_of_the_chosen_modes(count: int, data: st.DataObject
     ]
     operators, seconds, energy_j = totals_in_modes(on_all, RESOURCES, *modes)
     resource, latency_s, energy = (
-        np.where(on_all.reshape(-1, *[1] * (every.ndim - 1)), every, one)
-        for one, every in zip(*modes, strict=True)
+        np.where(on_all.reshape(-1, *[1] * (every.ndim - 1)), every, on_one)
+        for on_one, every in zip(*modes, strict=True)
     )
     assert (operators == np.bincount(resource, minlength=RESOURCES)).all()
     assert (seconds == np.bincount(resource, latency_s, RESOURCES)).all()

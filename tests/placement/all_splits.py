@@ -78,10 +78,10 @@ def settings(seed: int, count: int, layers: Layers) -> Iterator[PlacementProblem
         try:
             solve_placement(replace(problem, hbm_usable_bytes=1.0))
         except MisfitError as error:
-            found = replace(problem, hbm_usable_bytes=share * error.misfit.memory.total)
-            if _fits(found):
+            fitting = replace(problem, hbm_usable_bytes=share * error.misfit.memory.total)
+            if _fits(fitting):
                 left -= 1
-                yield found
+                yield fitting
         except InfeasibleError:
             continue  # nothing to interleave
 
@@ -140,9 +140,9 @@ def plain_layers(
     again = {"none": 0.0, "selective": 0.1, "full": 1.0}[training.recompute]
     blocks = rng.randint(2, 11)
 
-    def layer(name: str, parameters: int, flops: float, width: int) -> LayerCost:
-        forward_s = 5e-6 + training.microbatch * flops / rate / width
-        link_s = 0.2 * forward_s if width > 1 else 0.0
+    def layer(name: str, parameters: int, flops: float, tensor_degree: int) -> LayerCost:
+        forward_s = 5e-6 + training.microbatch * flops / rate / tensor_degree
+        link_s = 0.2 * forward_s if tensor_degree > 1 else 0.0
         activation_bytes = 2 * training.microbatch * tokens * hidden
         kept = 1 if training.recompute == "full" else 12
         return LayerCost(
@@ -152,21 +152,23 @@ def plain_layers(
                 PassCost(2.0 * forward_s + link_s, link_s),
                 PassCost(again * forward_s),
             ),
-            parameters=parameters // width,
+            parameters=parameters // tensor_degree,
             tied_parameters=0,
-            stash_bytes=kept * activation_bytes // width,
+            stash_bytes=kept * activation_bytes // tensor_degree,
             transient_bytes=4 * activation_bytes,
             output_bytes=activation_bytes,
         )
 
-    def chain(width: int) -> tuple[LayerCost, ...]:
+    def chain(tensor_degree: int) -> tuple[LayerCost, ...]:
         block, table = 12 * hidden**2, hidden * vocabulary
-        each = [layer(f"block.{i}", block, 2.0 * tokens * block, width) for i in range(blocks)]
-        head = layer("head", table, 2.0 * tokens * table, width)
-        return layer("embedding", table, 0.0, width), *each, head
+        each = [
+            layer(f"block.{i}", block, 2.0 * tokens * block, tensor_degree) for i in range(blocks)
+        ]
+        head = layer("head", table, 2.0 * tokens * table, tensor_degree)
+        return layer("embedding", table, 0.0, tensor_degree), *each, head
 
     return PlacementProblem(
-        layers={width: chain(width) for width in (1, 2, 4)},
+        layers={tensor_degree: chain(tensor_degree) for tensor_degree in (1, 2, 4)},
         edges=tuple((i, i + 1) for i in range(blocks + 1)),
         cluster=cluster,
         training=training,
@@ -182,7 +184,10 @@ def _uneven(problem: PlacementProblem, rng: random.Random) -> PlacementProblem:
     spread = rng.choice([0.0, 0.1, 1.0])
     shares = [1.0 + spread * rng.uniform(-0.7, 2.0) for _ in range(count)]
     shares[-1] *= rng.choice([1.0, 2.0, 3.0, 5.0])
-    layers = {width: tuple(map(_longer, problem.layers[width], shares)) for width in problem.layers}
+    layers = {
+        tensor_degree: tuple(map(_longer, problem.layers[tensor_degree], shares))
+        for tensor_degree in problem.layers
+    }
     names = problem.names_of(1)
     return replace(problem, layers=layers, least=None, kinds=None, names=names)
 
@@ -280,12 +285,12 @@ def try_all(problem: PlacementProblem) -> Tried:
     count = 0
     for candidate in all_candidates(problem):
         if problem.training.interleave > 1:
-            found = _try_interleaved(costs, candidate)
+            split = _try_interleaved(costs, candidate)
         else:
-            found = try_candidate(costs, candidate)
-        count += found.count
-        if found.time_s < best.time_s:
-            best = found
+            split = try_candidate(costs, candidate)
+        count += split.count
+        if split.time_s < best.time_s:
+            best = split
     return replace(best, count=count)
 
 

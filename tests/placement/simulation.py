@@ -145,9 +145,9 @@ class Simulation:
         whole_weights = self.collective("all_gather", parameters * self.optimizer.weight_bytes)
         # All of one flat network is shared with the tensor-parallel group.
         blocked_forward = [layer.passes.forward.link_s for layer in held]
-        blocked_backward = [sum(one.link_s for one in la.passes[1:]) for la in held]
+        blocked_backward = [sum(layer_pass.link_s for layer_pass in la.passes[1:]) for la in held]
         forward = [layer.passes.forward.seconds for layer in held]
-        backward = [sum(one.seconds for one in layer.passes[1:]) for layer in held]
+        backward = [sum(layer_pass.seconds for layer_pass in layer.passes[1:]) for layer in held]
         none = [0.0] * len(held)
         head_s = tail_s = 0.0
         if zero == 3 and overlap:

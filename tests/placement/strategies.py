@@ -24,30 +24,31 @@ sizes = st.integers(0, 100)
 
 @st.composite
 def layer_costs(
-    draw: st.DrawFn, count: int, widths: tuple[int, ...], *, forward_share: float | None
+    draw: st.DrawFn, count: int, tensor_degrees: tuple[int, ...], *, forward_share: float | None
 ) -> dict[int, tuple[LayerCost, ...]]:
-    """Draw layers at several widths; a forward share ties the backward to the forward."""
+    """Draw layers at several tensor degrees; a forward share ties the backward to the forward."""
     base = [draw(st.tuples(seconds, seconds, sizes, sizes, sizes, sizes)) for _ in range(count)]
     if count > 2 and draw(st.booleans()):
         base[1:-1] = [base[1]] * (count - 2)
     tied = draw(st.integers(0, 30)) if count > 1 else 0
     return {
-        width: tuple(
+        tensor_degree: tuple(
             LayerCost(
                 name=f"layer.{index}",
                 passes=LayerPasses.of(
-                    forward / width**0.8,
-                    (forward / forward_share - forward if forward_share else backward) / width**0.8,
+                    forward / tensor_degree**0.8,
+                    (forward / forward_share - forward if forward_share else backward)
+                    / tensor_degree**0.8,
                 ),
-                parameters=parameters // width + (tied if index in (0, count - 1) else 0),
+                parameters=parameters // tensor_degree + (tied if index in (0, count - 1) else 0),
                 tied_parameters=tied if index in (0, count - 1) else 0,
-                stash_bytes=stash // width,
+                stash_bytes=stash // tensor_degree,
                 transient_bytes=transient,
                 output_bytes=output,
             )
             for index, (forward, backward, parameters, stash, transient, output) in enumerate(base)
         )
-        for width in widths
+        for tensor_degree in tensor_degrees
     }
 
 
@@ -58,7 +59,9 @@ def backward_s(layer: LayerCost) -> float:
 
 def scaled(passes: LayerPasses, scale: float) -> LayerPasses:
     """Return passes that take so many times as long."""
-    return LayerPasses(*[one._replace(seconds=one.seconds * scale) for one in passes])
+    return LayerPasses(
+        *[layer_pass._replace(seconds=layer_pass.seconds * scale) for layer_pass in passes]
+    )
 
 
 def with_link(passes: LayerPasses, forward: float, backward: float) -> LayerPasses:
@@ -78,14 +81,14 @@ def problems(
 ) -> PlacementProblem:
     """Draw a chain with memory limits on a flat cluster."""
     count = draw(st.integers(1, most_layers))
-    widths = draw(st.sampled_from([(1,), (1, 2), (2, 4), (1, 2, 4)]))
+    tensor_degrees = draw(st.sampled_from([(1,), (1, 2), (2, 4), (1, 2, 4)]))
     level = NetworkLevel(
         draw(st.sampled_from([10.0, 1e3, 1e6])), draw(st.sampled_from([0.0, 0.01])), "switch"
     )
     global_batch = draw(st.integers(1, 40))
     optimizer: OptimizerName = draw(st.sampled_from(["sgd", "adam"]))
     return PlacementProblem(
-        layers=draw(layer_costs(count, widths, forward_share=forward_share)),
+        layers=draw(layer_costs(count, tensor_degrees, forward_share=forward_share)),
         edges=tuple((index, index + 1) for index in range(count - 1)),
         cluster=Cluster("drawn", (level,), draw(st.integers(1, most_devices))),
         training=Training(

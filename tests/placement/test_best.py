@@ -66,7 +66,7 @@ def lowered(layers: tuple[LayerCost, ...], shares: Mapping[str, float]) -> tuple
 
     def share(layer: LayerCost) -> float:
         # Any function of the layer without its name.
-        value = math.modf(1e3 * sum(one.seconds for one in layer.passes))[0]
+        value = math.modf(1e3 * sum(layer_pass.seconds for layer_pass in layer.passes))[0]
         return shares["least"] + (shares["most"] - shares["least"]) * value
 
     return tuple(replace(layer, passes=scaled(layer.passes, share(layer))) for layer in layers)
@@ -83,29 +83,31 @@ def test_least_seconds_change_nothing(problem: PlacementProblem, least: float, m
     shares = {"least": min(least, most), "most": max(least, most)}
     asked: list[int] = []
 
-    def find(width: int) -> tuple[LayerCost, ...]:
-        asked.append(width)
-        return problem.layers[width]
+    def find(tensor_degree: int) -> tuple[LayerCost, ...]:
+        asked.append(tensor_degree)
+        return problem.layers[tensor_degree]
 
     bounded = replace(
         problem,
         layers=OnDemand(problem.layers, find),
-        least={width: lowered(each, shares) for width, each in problem.layers.items()},
+        least={
+            tensor_degree: lowered(each, shares) for tensor_degree, each in problem.layers.items()
+        },
     )
     assert solved(bounded) == solved(problem)
     if shares["least"] == 1.0:
         assert len(asked) <= len(problem.layers)
 
 
-def test_a_width_that_cannot_be_the_fastest_is_not_asked_for() -> None:
+def test_a_tensor_degree_that_cannot_be_the_fastest_is_not_asked_for() -> None:
     """Its least seconds say so."""
     blocks = [LayerCost(f"block.{i}", LayerPasses.of(1.0, 2.0), 10, 0, 1, 1, 1) for i in range(12)]
     slower = [replace(block, passes=LayerPasses.of(9.0, 9.0)) for block in blocks]
     layers = {1: tuple(blocks), 2: tuple(slower)}
 
-    def find(width: int) -> tuple[LayerCost, ...]:
-        assert width == 1, "the width of 2 was asked for"
-        return layers[width]
+    def find(tensor_degree: int) -> tuple[LayerCost, ...]:
+        assert tensor_degree == 1, "the tensor degree 2 was asked for"
+        return layers[tensor_degree]
 
     problem = PlacementProblem(
         layers=OnDemand(layers, find),
@@ -123,11 +125,11 @@ def test_a_width_that_cannot_be_the_fastest_is_not_asked_for() -> None:
 @given(problem=large_problems())
 def test_classes_change_nothing(problem: PlacementProblem) -> None:
     """The answer is that of every number of replicas by itself."""
-    found = solved(problem)
+    placement = solved(problem)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(candidates, "rising_starts", lambda cluster, most: None)
         patch.setattr(candidates, "_grids", candidates._grids.__wrapped__)
-        assert found == solved(problem)
+        assert placement == solved(problem)
 
 
 @settings(max_examples=30, deadline=None)
@@ -135,7 +137,7 @@ def test_classes_change_nothing(problem: PlacementProblem) -> None:
 def test_classes_hold_every_candidate_once(problem: PlacementProblem) -> None:
     """All degrees that the devices and the batch allow, with equal microbatches in a class."""
     training, devices = problem.training, problem.cluster.devices
-    found = []
+    seen = []
     for grid in CandidateCosts(problem).grids:
         assert (grid.sizes > 0).all()
         for index in range(len(grid.data)):
@@ -144,7 +146,7 @@ def test_classes_hold_every_candidate_once(problem: PlacementProblem) -> None:
             assert {training.microbatches(each.data) for each in members} == {
                 int(grid.microbatches[index])
             }
-            found += [(each.pipeline, each.data, each.tensor) for each in members]
+            seen += [(each.pipeline, each.data, each.tensor) for each in members]
     expected = [
         (pipeline, data, tensor)
         for tensor, layers in problem.layers.items()
@@ -152,7 +154,7 @@ def test_classes_hold_every_candidate_once(problem: PlacementProblem) -> None:
         for data in range(1, training.global_batch // training.microbatch + 1)
         if pipeline * data * tensor <= devices
     ]
-    assert sorted(found) == sorted(expected)
+    assert sorted(seen) == sorted(expected)
 
 
 @settings(max_examples=20, deadline=None)
@@ -204,10 +206,13 @@ def test_a_very_large_class_is_split_once() -> None:
     with pytest.MonkeyPatch.context() as patch:
         find = best._closed_form_answer
         patch.setattr(best, "_closed_form_answer", count)
-        found = solved(problem)
-    assert isinstance(found, Placement)
-    assert found.microbatches == problem.training.microbatches(found.data)
-    assert found.data == 1 or problem.training.microbatches(found.data - 1) > found.microbatches
+        placement = solved(problem)
+    assert isinstance(placement, Placement)
+    assert placement.microbatches == problem.training.microbatches(placement.data)
+    assert (
+        placement.data == 1
+        or problem.training.microbatches(placement.data - 1) > placement.microbatches
+    )
     assert len(split) < 1000
 
 

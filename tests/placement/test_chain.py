@@ -22,18 +22,18 @@ def test_equals_brute_force(problem: PlacementProblem) -> None:
         tables = work.load_s, work.backward_s, costs.tail_s(candidate)
         chain = ChainWork(*tables, stages.held.in_flight_limit, work.head_s[0])
         microbatches = costs.microbatches(degrees.data)
-        found, starts = best_split(chain, costs.held(candidate), microbatches, np.inf)
+        split_s, starts = best_split(chain, costs.held(candidate), microbatches, np.inf)
         times = [
             time
             for split in all_splits(stages.layers, degrees.pipeline)
             if (time := closed_form(problem, degrees, split)) is not None
         ]
         if not times:
-            assert np.isinf(found)
+            assert np.isinf(split_s)
             continue
-        assert found == pytest.approx(min(times), rel=1e-9)
+        assert split_s == pytest.approx(min(times), rel=1e-9)
         chosen = tuple(int(start) for start in starts)
-        assert closed_form(problem, degrees, chosen) == pytest.approx(found, rel=1e-9)
+        assert closed_form(problem, degrees, chosen) == pytest.approx(split_s, rel=1e-9)
 
 
 @settings(max_examples=60, deadline=None)

@@ -23,13 +23,13 @@ from tests.placement.test_solve_placement import chain
 
 
 def with_kinds(problem: PlacementProblem) -> PlacementProblem:
-    """Say which layers are alike at every width."""
+    """Say which layers are alike at every tensor degree."""
     bare = zip(
         *([each.with_fields(name="") for each in layers] for layers in problem.layers.values()),
         strict=True,
     )
     seen: dict[tuple[LayerCost, ...], int] = {}
-    return replace(problem, kinds=tuple([seen.setdefault(one, len(seen)) for one in bare]))
+    return replace(problem, kinds=tuple([seen.setdefault(kind, len(seen)) for kind in bare]))
 
 
 def placed(problem: PlacementProblem) -> Placement | str:
@@ -50,8 +50,8 @@ def test_kinds_change_nothing(problem: PlacementProblem) -> None:
             stated = [attrgetter(name)(layer.passes) for layer in layers]
             assert known.column(tensor, name).tolist() == stated
             assert problem.column(tensor, name).tolist() == stated
-        one, other = chain_bytes(known, tensor), chain_bytes(problem, tensor)
-        assert [getattr(one, each.name) for each in fields(one)] == [
+        by_kinds, other = chain_bytes(known, tensor), chain_bytes(problem, tensor)
+        assert [getattr(by_kinds, each.name) for each in fields(by_kinds)] == [
             getattr(other, each.name) for each in fields(other)
         ]
     assert repr(placed(known)) == repr(placed(problem))
@@ -63,8 +63,10 @@ def test_designs_with_other_seconds_have_the_same_bytes(rate: float) -> None:
     """The very same object, by which tables are found again; other bytes have another one."""
     problem = chain()
     faster = {
-        width: tuple(layer.with_fields(passes=scaled(layer.passes, 1.0 / rate)) for layer in layers)
-        for width, layers in problem.layers.items()
+        tensor_degree: tuple(
+            layer.with_fields(passes=scaled(layer.passes, 1.0 / rate)) for layer in layers
+        )
+        for tensor_degree, layers in problem.layers.items()
     }
     assert chain_bytes(replace(problem, layers=faster), 1) is chain_bytes(problem, 1)
     fuller = {1: tuple(layer.with_fields(stash_bytes=3) for layer in problem.layers[1])}
@@ -89,9 +91,9 @@ def test_tables_of_long_chains_are_made_again(problem: PlacementProblem) -> None
         patch.object(chain_bytes_module, "MOST_LAYERS", 0),
         patch.object(candidate_costs, "MOST_LAYERS", 0),
     ):
-        found = placed(problem)
-    assert repr(found) == repr(placed(problem))
-    assert found == placed(problem)
+        placement = placed(problem)
+    assert repr(placement) == repr(placed(problem))
+    assert placement == placed(problem)
 
 
 def test_tables_of_long_chains_go_with_them() -> None:

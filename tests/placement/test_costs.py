@@ -21,7 +21,7 @@ MESSAGE = Term("message", 0.5, 1 / 4.0, (1.0,))
 
 
 def runs(problem: PlacementProblem, tensor: int) -> DegreeRuns:
-    """Return the runs of layers at one width."""
+    """Return the runs of layers at one tensor degree."""
     return DegreeRuns(problem, tensor, chain_bytes(problem, tensor))
 
 

@@ -29,15 +29,17 @@ ROUNDED = 1.0 + 1e-9
 def test_no_candidate_is_faster_than_its_bounds(problem: PlacementProblem) -> None:
     """Neither its best split by the closed form, nor its even split when it is replayed."""
     costs = CandidateCosts(problem)
-    widths = DegreesByBound(costs)
-    for tensor, grids in widths.grids.items():
-        each_s = widths.even_bounds_s(tensor)
-        for grid, bounds, even_bound_s in zip(grids, widths.bounds(tensor), each_s, strict=True):
+    tensor_degrees = DegreesByBound(costs)
+    for tensor, grids in tensor_degrees.grids.items():
+        each_s = tensor_degrees.even_bounds_s(tensor)
+        for grid, bounds, even_bound_s in zip(
+            grids, tensor_degrees.bounds(tensor), each_s, strict=True
+        ):
             assert (bounds.work_s <= bounds.closed_s).all()
             for entry in range(len(grid.data)):
                 for candidate in grid.candidates(entry):
                     assert bounds.closed_s[entry] <= closed_form_s(costs, candidate) * ROUNDED
-                    even_s = even_split_s(costs, candidate, widths)
+                    even_s = even_split_s(costs, candidate, tensor_degrees)
                     assert even_bound_s[entry] <= even_s * ROUNDED
                     assert bounds.replayed_s[entry] <= even_s * ROUNDED
 
@@ -52,9 +54,11 @@ def closed_form_s(costs: CandidateCosts, candidate: Candidate) -> float:
     return time_s
 
 
-def even_split_s(costs: CandidateCosts, candidate: Candidate, widths: DegreesByBound) -> float:
+def even_split_s(
+    costs: CandidateCosts, candidate: Candidate, tensor_degrees: DegreesByBound
+) -> float:
     """Replay the even split of a candidate; it takes for ever where it does not fit."""
-    starts = widths.even_starts[candidate.pipeline, : candidate.pipeline]
+    starts = tensor_degrees.even_starts[candidate.pipeline, : candidate.pipeline]
     layout = Layout.of_starts(candidate, starts, costs.layers)
     limit = costs.stages(candidate).held.in_flight_limit[layout.first[0], layout.last[0]]
     if (limit < costs.held(candidate)[:0:-1]).any():
@@ -64,18 +68,20 @@ def even_split_s(costs: CandidateCosts, candidate: Candidate, widths: DegreesByB
 
 @settings(max_examples=60, deadline=None)
 @given(problems(most_layers=8))
-def test_widths_come_by_their_bound(problem: PlacementProblem) -> None:
-    """Every width once, the least bound first, and before it nothing larger."""
-    widths = DegreesByBound(CandidateCosts(problem))
+def test_tensor_degrees_come_by_their_bound(problem: PlacementProblem) -> None:
+    """Every tensor degree once, the least bound first, and before it nothing larger."""
+    tensor_degrees = DegreesByBound(CandidateCosts(problem))
     kinds: tuple[Literal["closed_s", "replayed_s"], ...] = ("closed_s", "replayed_s")
     for kind in kinds:
-        found = list(widths.by_bound(kind))
-        bounds_s = [bound_s for bound_s, _ in found]
+        order = list(tensor_degrees.by_bound(kind))
+        bounds_s = [bound_s for bound_s, _ in order]
         assert bounds_s == sorted(bounds_s)
-        assert sorted(tensor for _, tensor in found if tensor is not None) == sorted(widths.grids)
-        for bound_s, tensor in found:
+        assert sorted(tensor for _, tensor in order if tensor is not None) == sorted(
+            tensor_degrees.grids
+        )
+        for bound_s, tensor in order:
             if tensor is not None:
-                each_s = [getattr(bounds, kind).min() for bounds in widths.bounds(tensor)]
+                each_s = [getattr(bounds, kind).min() for bounds in tensor_degrees.bounds(tensor)]
                 assert bound_s == pytest.approx(min(each_s), rel=1e-8)
 
 
@@ -85,10 +91,10 @@ def test_entries_come_by_rising_bound(count: int) -> None:
     random = np.random.default_rng(count)
     bounds_s = [random.choice([1.0, 2.0, 3.0, np.inf], size) for size in (count, 7)]
     grids = [grid_of(tensor, len(each_s)) for tensor, each_s in enumerate(bounds_s, 1)]
-    found = list(by_bound(grids, bounds_s))
-    values = [bounds_s[index][entry] for index, entry in found]
+    order = list(by_bound(grids, bounds_s))
+    values = [bounds_s[index][entry] for index, entry in order]
     assert values == sorted(values)
-    assert len(set(found)) == sum(int(np.isfinite(each_s).sum()) for each_s in bounds_s)
+    assert len(set(order)) == sum(int(np.isfinite(each_s).sum()) for each_s in bounds_s)
     assert list(by_bound([], [])) == []
 
 
@@ -104,12 +110,12 @@ def test_ties_come_as_candidates_are_ordered(seed: int) -> None:
     bounds_s = [random.choice([1.0, 2.0], len(grid.data)) for grid in grids]
 
     def place(index: int, entry: int) -> tuple[float, tuple[int, ...], int]:
-        one = grids[index].candidate(entry)
-        return bounds_s[index][entry], (one.devices, *one.degrees), index
+        candidate = grids[index].candidate(entry)
+        return bounds_s[index][entry], (candidate.devices, *candidate.degrees), index
 
-    found = list(by_bound(grids, bounds_s))
-    assert found == sorted(found, key=lambda each: place(*each))
-    assert len(found) == 72
+    tried = list(by_bound(grids, bounds_s))
+    assert tried == sorted(tried, key=lambda each: place(*each))
+    assert len(tried) == 72
 
 
 def grid_of(tensor: int, size: int) -> CandidateGrid:
@@ -132,7 +138,7 @@ def test_least_work_equals_its_definition(
     microbatches, stages = np.array(candidates, dtype=np.int64).reshape(-1, 2).T.copy()
     rounds = microbatches.astype(np.float64)
     even_share = 1.0 - (1.0 - 1.0 / rounds) ** stages
-    found = least_of_work(rounds, stages, even_share, all_s, largest_s)
+    least_s = least_of_work(rounds, stages, even_share, all_s, largest_s)
     closed_s = (rounds - 1.0) * np.maximum(all_s / stages, largest_s) + all_s
     replayed_s = np.maximum(rounds * largest_s, all_s / even_share)
-    assert found == (min(closed_s, default=np.inf), min(replayed_s, default=np.inf))
+    assert least_s == (min(closed_s, default=np.inf), min(replayed_s, default=np.inf))

@@ -37,9 +37,9 @@ def test_a_stage_holds_what_its_layers_do(problem: PlacementProblem, data: st.Da
         in_flight = [float(microbatches)] * stages
     if chunks > 1:
         in_flight = (interleaved_in_flight(stages, microbatches, chunks) / chunks).tolist()
-    found = held_stages(costs, layout)
-    assert len(found) == stages
-    for stage, (held, microbatches_held) in enumerate(zip(found, in_flight, strict=True)):
+    by_stages = held_stages(costs, layout)
+    assert len(by_stages) == stages
+    for stage, (held, microbatches_held) in enumerate(zip(by_stages, in_flight, strict=True)):
         own = layout.layers(stage, layers)
         assert held.memory == stage_memory(own, microbatches_held, costs.optimizer, shards)
         assert held.parameters == local_parameters(own)
@@ -49,8 +49,10 @@ def test_a_stage_holds_what_its_layers_do(problem: PlacementProblem, data: st.Da
     faster = replace(
         problem,
         layers={
-            width: tuple([layer.with_fields(passes=scaled(layer.passes, 0.5)) for layer in own])
-            for width, own in problem.layers.items()
+            tensor_degree: tuple(
+                [layer.with_fields(passes=scaled(layer.passes, 0.5)) for layer in own]
+            )
+            for tensor_degree, own in problem.layers.items()
         },
     )
-    assert held_stages(CandidateCosts(faster), layout) is found
+    assert held_stages(CandidateCosts(faster), layout) is by_stages

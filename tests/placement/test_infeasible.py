@@ -39,8 +39,8 @@ def test_the_tightest_split_needs_the_least_memory_that_fits(
     assume(min(problem.layers) <= problem.cluster.devices)
     training = replace(problem.training, zero=zero, pipeline_schedule=schedule)
     layers = {
-        width: tuple(replace(layer, stash_bytes=layer.stash_bytes + 1) for layer in chain)
-        for width, chain in problem.layers.items()
+        tensor_degree: tuple(replace(layer, stash_bytes=layer.stash_bytes + 1) for layer in chain)
+        for tensor_degree, chain in problem.layers.items()
     }
     problem = replace(problem, training=training, layers=layers)
     needed = explain_tightest_split(problem).memory.total
@@ -70,10 +70,10 @@ def test_a_misfit_says_what_is_held_and_by_how_much_it_is_too_much(
 def test_replicas_share_what_gpipe_holds() -> None:
     """All microbatches are in flight, so of a single stage four replicas hold a quarter each."""
     problem = chain()
-    one = problem.layers[1][:1]
+    single = problem.layers[1][:1]
     training = replace(problem.training, global_batch=8, pipeline_schedule="gpipe")
     cluster = replace(problem.cluster, devices=4)
-    problem = replace(problem, layers={1: one}, edges=(), training=training, cluster=cluster)
+    problem = replace(problem, layers={1: single}, edges=(), training=training, cluster=cluster)
     needed = explain_tightest_split(problem).memory
-    assert needed.stash == 2 * one[0].stash_bytes
+    assert needed.stash == 2 * single[0].stash_bytes
     assert fits(problem, needed.total) and not fits(problem, needed.total - 1)

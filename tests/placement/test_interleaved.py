@@ -108,8 +108,8 @@ def test_tied_gradients_of_one_stage_are_sent_once(overlap: Overlap) -> None:
     """Where two chunks of a stage hold the same weights, replicas exchange them once."""
     plain = equal_layers(2, bandwidth=1e3)
     training = replace(plain.training, global_batch=16, overlap=overlap)
-    tied = [replace(one, tied_parameters=40) for one in plain.layers[1]]
-    layers = tuple(tied[i] if i in (0, 12) else one for i, one in enumerate(plain.layers[1]))
+    tied = [replace(layer, tied_parameters=40) for layer in plain.layers[1]]
+    layers = tuple(tied[i] if i in (0, 12) else layer for i, layer in enumerate(plain.layers[1]))
     cluster = replace(plain.cluster, devices=8)
     problem = replace(plain, layers={1: layers}, training=training, cluster=cluster)
     first, *others = [
@@ -130,8 +130,8 @@ def test_cores_that_communicate_are_missed(share: float) -> None:
         solve_placement(replace(problem, collective_core_share=taken), Degrees(4, 2, 1))
         for taken in (0.0, share)
     )
-    for one, other in zip(free.stages, shared.stages, strict=True):
-        (before,) = (each for each in one.communication if each.kind == SYNCHRONISATION)
+    for stage, other in zip(free.stages, shared.stages, strict=True):
+        (before,) = (each for each in stage.communication if each.kind == SYNCHRONISATION)
         (after,) = (each for each in other.communication if each.kind == SYNCHRONISATION)
         assert 0.0 < before.exposed_s < before.total_s == after.total_s
         assert after.exposed_s == pytest.approx(before.exposed_s + share * before.hidden_s)

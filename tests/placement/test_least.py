@@ -55,11 +55,11 @@ def training_problems(draw: st.DrawFn, interleave: bool = False) -> PlacementPro
         return passes._replace(recompute=PassCost(recompute * passes.forward.seconds))
 
     layers = {
-        width: tuple(
-            replace(layer, passes=again(with_link(layer.passes, *[link * (width > 1)] * 2)))
+        tensor_degree: tuple(
+            replace(layer, passes=again(with_link(layer.passes, *[link * (tensor_degree > 1)] * 2)))
             for layer in chain
         )
-        for width, chain in problem.layers.items()
+        for tensor_degree, chain in problem.layers.items()
     }
     names: list[PipelineScheduleName] = ["1f1b", "gpipe", "interleaved"]
     schedule = draw(st.sampled_from(names))
@@ -96,15 +96,17 @@ def rates(problem: PlacementProblem, count: int = 1) -> ChipRates:
 
 def layer_seconds(layers: tuple[LayerCost, ...], share: Any = 1.0) -> LeastLayers:
     """Return the seconds of layers that are all distinct, on one accelerator."""
-    columns = zip(*[[one.seconds for one in layer.passes] for layer in layers], strict=True)
+    columns = zip(
+        *[[layer_pass.seconds for layer_pass in layer.passes] for layer in layers], strict=True
+    )
     return LeastLayers(*(np.array([column]).T * share for column in columns))
 
 
 def least_s(problem: PlacementProblem, share: Any = 1.0, splits: bool = True) -> float:
-    """Return the bound over all widths."""
+    """Return the bound over all tensor degrees."""
     answers = []
-    for width, layers in problem.layers.items():
-        bound = LeastPlacement(problem, width, range(len(layers)))
+    for tensor_degree, layers in problem.layers.items():
+        bound = LeastPlacement(problem, tensor_degree, range(len(layers)))
         answers.append(bound.least_s(layer_seconds(layers, share), rates(problem), splits=splits))
     return float(np.min(answers))
 
@@ -156,22 +158,24 @@ def test_never_above_interleaved_pipelines(problem: PlacementProblem) -> None:
 @given(st.one_of(training_problems(), training_problems(interleave=True)), st.data())
 def test_given_degrees_are_never_faster(problem: PlacementProblem, data: st.DataObject) -> None:
     """The bound of given degrees is at most their time, and at least the bound of all."""
-    width = data.draw(st.sampled_from(sorted(problem.layers)))
-    layers = problem.layers[width]
+    tensor_degree = data.draw(st.sampled_from(sorted(problem.layers)))
+    layers = problem.layers[tensor_degree]
     if data.draw(st.booleans()):
         first, *others = layers
-        twins = [replace(first, name=one.name, tied_parameters=0) for one in others[:-1]]
+        twins = [replace(first, name=layer.name, tied_parameters=0) for layer in others[:-1]]
         layers = (first, *twins, *others[-1:])
-        problem = replace(problem, layers={width: layers})
+        problem = replace(problem, layers={tensor_degree: layers})
     stages, replicas = data.draw(st.integers(1, len(layers))), data.draw(st.integers(1, 4))
-    degrees = Degrees(stages, replicas, width)
+    degrees = Degrees(stages, replicas, tensor_degree)
     # Layers that share parameters are different ones, as an embedding and a head are.
-    nameless = [replace(one, name=one.name if one.tied_parameters else "") for one in layers]
+    nameless = [
+        replace(layer, name=layer.name if layer.tied_parameters else "") for layer in layers
+    ]
     kinds = tuple(dict.fromkeys(nameless))
     rows = [kinds.index(layer) for layer in nameless]
     found_s = [
         float(
-            LeastPlacement(problem, width, rows, given).least_s(
+            LeastPlacement(problem, tensor_degree, rows, given).least_s(
                 layer_seconds(kinds), rates(problem), splits=splits
             )[0]
         )
@@ -219,8 +223,8 @@ def test_accelerators_do_not_see_one_another(
     problem: PlacementProblem, factors: list[float]
 ) -> None:
     """Many accelerators at once, with several memories, have the bounds of each alone."""
-    width, layers = next(iter(problem.layers.items()))
-    bound = LeastPlacement(problem, width, range(len(layers)))
+    tensor_degree, layers = next(iter(problem.layers.items()))
+    bound = LeastPlacement(problem, tensor_degree, range(len(layers)))
     together = LeastLayers(
         *(getattr(layer_seconds(layers), field.name) * factors for field in fields(LeastLayers))
     )
@@ -296,15 +300,15 @@ def test_an_unknown_option_is_refused() -> None:
 @given(training_problems(), st.integers(0, 50))
 def test_what_runs_share_is_what_each_has_alone(problem: PlacementProblem, kept: int) -> None:
     """The candidates of runs that keep something else are those that each would collect itself."""
-    width = min(problem.layers)
-    chain = problem.layers[width]
-    more = tuple(replace(one, stash_bytes=one.stash_bytes + kept) for one in chain)
+    tensor_degree = min(problem.layers)
+    chain = problem.layers[tensor_degree]
+    more = tuple(replace(layer, stash_bytes=layer.stash_bytes + kept) for layer in chain)
     for layers in (chain, more):
-        alone = replace(problem, layers={width: layers}, least=None)
+        alone = replace(problem, layers={tensor_degree: layers}, least=None)
         costs, distinct = CandidateCosts(alone), np.arange(len(layers))
         shared, own = (
             LeastCandidates.of(costs, distinct),
             _Collector(costs, distinct, None).collect(),
         )
-        for one, other in zip(shared.fitting(1000.0), own.fitting(1000.0), strict=True):
-            np.testing.assert_array_equal(one, other)
+        for stages, other in zip(shared.fitting(1000.0), own.fitting(1000.0), strict=True):
+            np.testing.assert_array_equal(stages, other)

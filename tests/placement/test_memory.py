@@ -19,7 +19,7 @@ def test_state_per_parameter() -> None:
 
 @pytest.mark.parametrize(("layers", "hidden", "pipeline"), [(48, 6144, 1), (96, 12288, 8)])
 def test_korthikanti_state(layers: int, hidden: int, pipeline: int) -> None:
-    """Blocks of the 22B model at tensor width 8, and of 175B on 8 stages too, hold 45.6 GiB."""
+    """Blocks of the 22B model at tensor degree 8, and of 175B on 8 stages too, hold 45.6 GiB."""
     block = 12 * hidden * hidden // 8 + 7 * hidden // 8 + 6 * hidden
     memory = stage_memory([layer(block)] * (layers // pipeline), 1, OPTIMIZERS["adam"])
     assert abs(memory.total / 2**30 - 45.6) < 0.05

@@ -38,11 +38,16 @@ layers = st.lists(st.tuples(seconds, seconds, seconds, st.floats(0.0, 1.0)), min
 def with_options(problem: PlacementProblem, options: dict[str, Any]) -> PlacementProblem:
     """Return a problem with other training options, and collectives in its layers."""
     changed = {
-        width: tuple(
-            replace(layer, passes=with_link(layer.passes, 0.3 * (width > 1), 0.2 * (width > 1)))
+        tensor_degree: tuple(
+            replace(
+                layer,
+                passes=with_link(
+                    layer.passes, 0.3 * (tensor_degree > 1), 0.2 * (tensor_degree > 1)
+                ),
+            )
             for layer in chain
         )
-        for width, chain in problem.layers.items()
+        for tensor_degree, chain in problem.layers.items()
     }
     training = replace(problem.training, **options)
     return replace(problem, layers=changed, training=training)
@@ -80,8 +85,8 @@ def test_queues_are_those_of_a_simulation(rows: list[tuple[float, float, float, 
             assert back_wait_s[i, j] == pytest.approx(end_s - busy[run].sum(), abs=1e-9)
             assert left_s[i, j] == pytest.approx(over_s, abs=1e-9)
             sums = [gather[run].sum(), gather[run].sum(), reduce_[run].sum()]
-            found = [total_s[i, j], *(table[i, j] for table in totals_s)]
-            assert found == pytest.approx(sums)
+            table_s = [total_s[i, j], *(table[i, j] for table in totals_s)]
+            assert table_s == pytest.approx(sums)
 
 
 @settings(max_examples=200, deadline=None)

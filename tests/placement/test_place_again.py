@@ -33,12 +33,12 @@ def test_a_placement_gives_itself_again(problem: PlacementProblem, interleaved: 
         training = replace(problem.training, pipeline_schedule="interleaved", interleave=2)
         problem = replace(problem, training=training)
     try:
-        found = solve_placement(problem)
+        placement = solve_placement(problem)
     except InfeasibleError:
         return
-    again = place_again(problem, found)
+    again = place_again(problem, placement)
     assert (again.status, again.bound_s, again.gap) == (None, None, None)
-    assert again == replace(found, status=None, bound_s=None, gap=None)
+    assert again == replace(placement, status=None, bound_s=None, gap=None)
 
 
 @settings(max_examples=40, deadline=None)
@@ -46,11 +46,11 @@ def test_a_placement_gives_itself_again(problem: PlacementProblem, interleaved: 
 def test_the_same_split_is_no_faster_than_the_best(problem: PlacementProblem) -> None:
     """On another machine the old split takes at least as long as the placement found for it."""
     try:
-        found = solve_placement(problem)
+        placement = solve_placement(problem)
     except InfeasibleError:
         return
     slower = replace(problem, hbm_bytes_per_s=problem.hbm_bytes_per_s / 7)
-    same = place_again(slower, found)
-    assert [stage.layers for stage in same.stages] == [stage.layers for stage in found.stages]
-    assert same.time_per_batch_s >= found.time_per_batch_s
+    same = place_again(slower, placement)
+    assert [stage.layers for stage in same.stages] == [stage.layers for stage in placement.stages]
+    assert same.time_per_batch_s >= placement.time_per_batch_s
     assert solve_placement(slower).time_per_batch_s <= same.time_per_batch_s * (1 + 1e-9)

@@ -31,13 +31,13 @@ def test_equals_brute_force(problem: PlacementProblem) -> None:
         patch.setattr(all_splits, "MOST_STAGES", 99)
         tried_s = all_splits.try_all(problem).time_s
         try:
-            found = solve_placement(problem)
+            placement = solve_placement(problem)
         except InfeasibleError:
             assert tried_s == np.inf
             return
-    assert found.status == "optimal"
-    assert found.time_per_batch_s == pytest.approx(tried_s, rel=SAME)
-    assert (found.bound_s, found.gap) == (found.time_per_batch_s, 0.0)
+    assert placement.status == "optimal"
+    assert placement.time_per_batch_s == pytest.approx(tried_s, rel=SAME)
+    assert (placement.bound_s, placement.gap) == (placement.time_per_batch_s, 0.0)
 
 
 @settings(max_examples=30, deadline=None)
@@ -49,15 +49,17 @@ def test_without_effort_the_bound_still_holds(problem: PlacementProblem) -> None
         patch.setattr(proof, "MOST_STEPS", 0)
         patch.setattr(proof, "_LEAST_STEPS", 0)
         try:
-            found = solve_placement(problem)
+            placement = solve_placement(problem)
         except InfeasibleError:
             return
     least_s = solve_placement(problem).time_per_batch_s
-    assert found.bound_s is not None
-    assert found.bound_s <= least_s * (1.0 + SAME)
-    assert found.gap is not None
-    assert found.gap == pytest.approx(1.0 - found.bound_s / found.time_per_batch_s, abs=1e-15)
-    assert found.status == ("feasible" if found.gap > SAME else "optimal")
+    assert placement.bound_s is not None
+    assert placement.bound_s <= least_s * (1.0 + SAME)
+    assert placement.gap is not None
+    assert placement.gap == pytest.approx(
+        1.0 - placement.bound_s / placement.time_per_batch_s, abs=1e-15
+    )
+    assert placement.status == ("feasible" if placement.gap > SAME else "optimal")
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -68,13 +70,13 @@ def test_no_split_of_random_settings_is_faster(seed: int) -> None:
     """
     optimal = 0
     for problem in all_splits.settings(seed, 40, all_splits.plain_layers):
-        found = solve_placement(problem)
+        placement = solve_placement(problem)
         tried = all_splits.try_all(problem)
-        assert found.bound_s is not None
-        assert found.bound_s <= tried.time_s * (1.0 + SAME)
-        if found.status == "optimal":
+        assert placement.bound_s is not None
+        assert placement.bound_s <= tried.time_s * (1.0 + SAME)
+        if placement.status == "optimal":
             optimal += 1
-            assert tried.time_s >= found.time_per_batch_s * (1.0 - SAME), tried.what
+            assert tried.time_s >= placement.time_per_batch_s * (1.0 - SAME), tried.what
     assert optimal >= 0.98 * 40
 
 
@@ -118,9 +120,9 @@ def test_interleaved_pipelines_are_proven_among_even_parts() -> None:
     problem = heavy_head(8)
     training = Training(8, pipeline_schedule="interleaved", interleave=2)
     problem = replace(problem, training=training, hbm_usable_bytes=1e9)
-    found = solve_placement(problem)
-    assert found.status == "optimal"
-    assert found.time_per_batch_s == pytest.approx(all_splits.try_all(problem).time_s)
+    placement = solve_placement(problem)
+    assert placement.status == "optimal"
+    assert placement.time_per_batch_s == pytest.approx(all_splits.try_all(problem).time_s)
 
 
 @pytest.mark.parametrize(("devices", "split"), [(2, [8, 3]), (3, [5, 5, 1])])
@@ -130,9 +132,9 @@ def test_few_microbatches_move_layers_away_from_the_head(devices: int, split: li
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(best, "_FEW_SPLITS", 0)
         patch.setattr(best, "_FEW_CANDIDATES", 0)
-        found = solve_placement(problem)
-        patch.setattr(best, "faster_splits", lambda widths, known_s, time: 0.0)
+        placement = solve_placement(problem)
+        patch.setattr(best, "faster_splits", lambda tensor_degrees, known_s, time: 0.0)
         by_closed_form_s = solve_placement(problem).time_per_batch_s
-    assert sizes(found) == split
-    assert found.status == "optimal"
-    assert by_closed_form_s > 1.018 * found.time_per_batch_s
+    assert sizes(placement) == split
+    assert placement.status == "optimal"
+    assert by_closed_form_s > 1.018 * placement.time_per_batch_s

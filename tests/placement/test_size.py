@@ -25,14 +25,14 @@ from phaze_opt.training import Training
 from tests.placement.strategies import problems
 from tests.placement.test_solve_placement import solved
 
-WIDTHS = (1, 2, 4, 8)
+TENSOR_DEGREES = (1, 2, 4, 8)
 
 
 def chain(layers: int, network: str, devices: int, zero: int = 0) -> PlacementProblem:
-    """Return a model of equal layers, at the widths that a transformer has."""
-    one = LayerCost("block", LayerPasses.of(1e-3, 2e-3), 10**6, 0, 10**5, 10**5, 10**5)
+    """Return a model of equal layers, at the tensor degrees that a transformer has."""
+    block = LayerCost("block", LayerPasses.of(1e-3, 2e-3), 10**6, 0, 10**5, 10**5, 10**5)
     return PlacementProblem(
-        layers=dict.fromkeys(WIDTHS, layers * (one,)),
+        layers=dict.fromkeys(TENSOR_DEGREES, layers * (block,)),
         edges=tuple((index, index + 1) for index in range(layers - 1)),
         cluster=load_cluster(network, devices),
         training=Training(4 * devices, 1, zero=zero),
@@ -56,11 +56,11 @@ def test_candidates_are_counted_without_listing_them(
     problem = replace(problem, cluster=cluster, training=training)
     layers = len(problem.layers[min(problem.layers)])
     grids = candidate_grids(problem)
-    for width in problem.layers:
-        size = _size_of_degree(width, layers, cluster, training)
-        of_width = [grid for grid in grids if grid.tensor == width]
-        assert size.classes == sum(len(grid.data) for grid in of_width)
-        assert size.replicas == len({data for grid in of_width for data in grid.data.tolist()})
+    for tensor_degree in problem.layers:
+        size = _size_of_degree(tensor_degree, layers, cluster, training)
+        of_degree = [grid for grid in grids if grid.tensor == tensor_degree]
+        assert size.classes == sum(len(grid.data) for grid in of_degree)
+        assert size.replicas == len({data for grid in of_degree for data in grid.data.tolist()})
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,10 @@ def test_candidates_are_counted_without_listing_them(
 def test_no_placement_takes_more(network: str, layers: int, devices: int, zero: int) -> None:
     """The bound holds, of chains and of numbers of replicas, and is none out of the air."""
     problem = chain(layers, network, devices, zero)
-    sizes = [_size_of_degree(one, layers, problem.cluster, problem.training) for one in WIDTHS]
+    sizes = [
+        _size_of_degree(tensor_degree, layers, problem.cluster, problem.training)
+        for tensor_degree in TENSOR_DEGREES
+    ]
     gc.collect()
     tracemalloc.start()
     solve_placement(problem)
@@ -108,7 +111,7 @@ def test_what_is_too_large_is_refused_before_it_is_made(
 
 
 def test_given_degrees_need_less() -> None:
-    """One candidate at one width; but a chain of 10,000 layers is too long for it, too."""
+    """One candidate at one tensor degree; but a chain of 10,000 layers is too long for it, too."""
     assert placement_bytes(3_000, [ONE_CANDIDATE]) < MOST_PLACEMENT_BYTES
     with pytest.raises(InputError, match=r"10,000 layers .* 19\.\d GB .* fewer layers\."):
         solve_placement(chain(10_000, "tpuv4-ici-flat", 1024), Degrees(8, 128, 1))
@@ -128,7 +131,10 @@ def test_given_degrees_need_less() -> None:
 def test_what_works_well_is_not_refused(network: str, layers: int, devices: int, zero: int) -> None:
     """Any number of devices on a flat level, and chains of 1,000 layers."""
     cluster, training = load_cluster(network, devices), Training(4 * devices, 1, zero=zero)
-    sizes = [_size_of_degree(width, layers, cluster, training) for width in WIDTHS]
+    sizes = [
+        _size_of_degree(tensor_degree, layers, cluster, training)
+        for tensor_degree in TENSOR_DEGREES
+    ]
     assert placement_bytes(layers, sizes) < MOST_PLACEMENT_BYTES
 
 

@@ -157,8 +157,10 @@ def test_time_units_do_not_matter(problem: PlacementProblem, scale: float) -> No
     slow = replace(
         problem,
         layers={
-            width: tuple(replace(layer, passes=scaled(layer.passes, scale)) for layer in layers)
-            for width, layers in problem.layers.items()
+            tensor_degree: tuple(
+                replace(layer, passes=scaled(layer.passes, scale)) for layer in layers
+            )
+            for tensor_degree, layers in problem.layers.items()
         },
         cluster=replace(problem.cluster, levels=(slower,)),
         hbm_bytes_per_s=problem.hbm_bytes_per_s / scale,
@@ -194,9 +196,9 @@ def test_a_problem_may_name_its_layers(degrees: Degrees | None) -> None:
         unnamed = tuple([layer.with_fields(name="kind") for layer in problem.layers[1]])
         named = replace(problem, layers={1: unnamed}, names=problem.names_of(1))
         answers = []
-        for one in (problem, named):
+        for variant in (problem, named):
             try:
-                answers.append(repr(solve_placement(one, degrees).stages))
+                answers.append(repr(solve_placement(variant, degrees).stages))
             except InfeasibleError as error:
                 answers.append(str(error))
         assert answers[0] == answers[1]
@@ -221,7 +223,7 @@ def test_given_degrees_split_the_repeated_layers_evenly() -> None:
 @pytest.mark.parametrize(
     ("degrees", "error", "message"),
     [
-        (Degrees(2, 4, 3), InputError, "width 3"),  # a width that was not captured
+        (Degrees(2, 4, 3), InputError, "tensor degree 3"),  # a tensor degree that was not captured
         (Degrees(0, 4, 1), InputError, "at least 1"),  # no stages
         (
             Degrees(4, 4, 1),

@@ -62,7 +62,7 @@ class Tables:
 
     def replays(self) -> dict[tuple[int, ...], float]:
         """Return the replayed time of every split that fits."""
-        found = {}
+        searched = {}
         for split in all_splits(self.count, self.stages):
             runs = np.array([split, (*split[1:], self.count)])
             where = tuple(runs)
@@ -72,8 +72,8 @@ class Tables:
             rows = self.forward_s[where], self.backward_s[where], saving_s, self.head_s[where]
             work = PipelineWork(*(row[np.newaxis] for row in rows))
             ends_s = finish_s(work, self.microbatches, self.schedule)
-            found[split] = float((ends_s + self.tail_s[where]).max())
-        return found
+            searched[split] = float((ends_s + self.tail_s[where]).max())
+        return searched
 
 
 @lazily_compiled(

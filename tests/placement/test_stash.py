@@ -52,7 +52,7 @@ def test_interleaved_stash_is_the_replays_peak(chunks: int) -> None:
 def test_full_recompute_keeps_the_inputs(sequence_parallel: bool) -> None:
     """Full recompute keeps 2·s·b·h per block and microbatch in flight, and one full stash.
 
-    Sequence parallelism divides it by the tensor-parallel width.
+    Sequence parallelism divides it by the tensor degree.
     """
     workload = load_workload(
         MODEL,

@@ -27,15 +27,18 @@ def test_a_stored_enumeration_is_shown_as_the_certified_optimum(tmp_path: Path) 
     study = create_study(spec, f"sqlite:///{tmp_path / 'a.db'}")
     study.run(3)
     assert view_of(study).certificate is None
-    found = enumerate_study(study)
+    enumeration = enumerate_study(study)
     view = view_of(study)
-    assert view.certificate is not None and view.certificate.found == found
-    (optimum,) = [one for one in view.compared if one.kind == "optimum"]
-    assert optimum.value == found.top[0].metrics.value
+    assert view.certificate is not None and view.certificate.found == enumeration
+    (optimum,) = [design for design in view.compared if design.kind == "optimum"]
+    assert optimum.value == enumeration.top[0].metrics.value
     assert optimum.ratio is not None and optimum.ratio <= 1.001
-    assert len(view.certificate.top) == len(found.top)
+    assert len(view.certificate.top) == len(enumeration.top)
     words = view.certificate.words
-    assert f"Of {found.points:,} designs" in words and f"{found.evaluated:,} are evaluated" in words
+    assert (
+        f"Of {enumeration.points:,} designs" in words
+        and f"{enumeration.evaluated:,} are evaluated" in words
+    )
     assert re.search(r", on \d{4}-\d\d-\d\d at \d\d:\d\d UTC\.", words)
     page, note, report = report_page(view), note_of(view), report_markdown(view)
     for command in (

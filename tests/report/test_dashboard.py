@@ -88,9 +88,9 @@ def ask_read_only(study: Study) -> Iterator[Ask]:
 
 def detail(ask: Ask, study: Study) -> Any:
     """Return what Optuna Dashboard's own page gets of a study."""
-    code, found = ask(f"/api/studies/{study.optuna_id}?after=0")
+    code, answer = ask(f"/api/studies/{study.optuna_id}?after=0")
     assert code == 200
-    return found
+    return answer
 
 
 def test_a_study_that_is_written_anew_is_new_to_its_page(study: Study, ask: Ask) -> None:
@@ -131,12 +131,12 @@ def test_a_page_asks_for_what_is_new(study: Study, ask: Ask) -> None:
 
 def test_the_best_shown_is_the_best_feasible(study: Study, ask: Ask) -> None:
     """Optuna Dashboard crowns the fastest feasible trial, and knows which are not feasible."""
-    found = detail(ask, study)
-    records = {one.number: one for one in study.trials()}
-    values = [one.metrics.value for one in records.values() if one.rank and one.metrics]
-    (crowned,) = found["best_trials"]
+    answer = detail(ask, study)
+    records = {record.number: record for record in study.trials()}
+    values = [record.metrics.value for record in records.values() if record.rank and record.metrics]
+    (crowned,) = answer["best_trials"]
     assert crowned["values"] == [max(values)]
-    for trial in found["trials"]:
+    for trial in answer["trials"]:
         violated = any(value > 0 for value in trial["constraints"])
         assert violated == (records[trial["number"]].kind == "infeasible")
     assert any(record.kind == "infeasible" for record in records.values())
@@ -151,10 +151,12 @@ def test_of_equally_fast_trials_the_smaller_chip_is_best(tmp_path: Path) -> None
     study = run_study(tmp_path, 20, space=more_vector_cores_than_needed, search=search)
     best = study.best()
     assert best is not None and best.metrics is not None
-    assert {one.metrics.value for one in study.trials() if one.metrics} == {best.metrics.value}
+    assert {record.metrics.value for record in study.trials() if record.metrics} == {
+        best.metrics.value
+    }
     assert study.optuna_study.best_trial.number != best.number
     for ask in serve(study, read_only=True):
-        assert [one["number"] for one in detail(ask, study)["best_trials"]] == [best.number]
+        assert [trial["number"] for trial in detail(ask, study)["best_trials"]] == [best.number]
 
 
 @pytest.mark.parametrize("trials", [0, 3])
@@ -169,31 +171,35 @@ def test_a_study_without_an_answer_can_be_shown(tmp_path: Path, trials: int) -> 
 
 def test_workers_keep_the_note_and_the_plots(study: Study, ask: Ask) -> None:
     """After a run the study has its note, and every plot once, with points."""
-    found = detail(ask, study)
-    assert view_of(study).headline in found["note"]["body"]
-    plots = {one["id"]: json.loads(one["graph_object"]) for one in found["plotly_graph_objects"]}
+    answer = detail(ask, study)
+    assert view_of(study).headline in answer["note"]["body"]
+    plots = {
+        plot["id"]: json.loads(plot["graph_object"]) for plot in answer["plotly_graph_objects"]
+    }
     assert set(plots) == {f"phaze-{kind}" for kind in PLOT_KINDS}
     assert all(figure["data"] for figure in plots.values())
-    assert found["objective_names"] == ["throughput_samples_per_s"]
+    assert answer["objective_names"] == ["throughput_samples_per_s"]
 
 
 def test_each_new_best_has_a_note_and_files(study: Study, ask: Ask) -> None:
     """The first feasible trial and each better one have them, others not; all have words."""
     trials = detail(ask, study)["trials"]
-    records = {one.number: one for one in study.trials()}
+    records = {record.number: record for record in study.trials()}
     best = None
     for trial in trials:
         rank = records[trial["number"]].rank
         is_best = rank is not None and (best is None or rank.key < best)
         best = rank.key if is_best and rank is not None else best
         assert bool(trial["artifacts"]) == bool(trial["note"]["body"]) == is_best
-        words = {one["key"]: one["value"] for one in trial["user_attrs"]}["design"]
+        words = {attribute["key"]: attribute["value"] for attribute in trial["user_attrs"]}[
+            "design"
+        ]
         assert ("samples/s" in words) == (rank is not None) and "mm²" in words
         for artifact in trial["artifacts"]:
             address = f"/artifacts/{study.optuna_id}/{trial['trial_id']}/{artifact['artifact_id']}"
             code, content = ask(address)
             assert code == 200 and content
-    names = {one["filename"] for trial in trials for one in trial["artifacts"]}
+    names = {artifact["filename"] for trial in trials for artifact in trial["artifacts"]}
     assert {"breakdown.csv", "pipeline.html", "pipeline.trace.json"} <= names
 
 
@@ -201,9 +207,9 @@ def test_what_people_write_into_the_note_is_kept(study: Study, ask: Ask) -> None
     """Before and after the program's part; an edit that was begun before it is still taken."""
     before = detail(ask, study)["note"]
     publish(study)
-    found = detail(ask, study)
-    assert found["note"] == before
-    assert len(found["plotly_graph_objects"]) == len(PLOT_KINDS)
+    answer = detail(ask, study)
+    assert answer["note"] == before
+    assert len(answer["plotly_graph_objects"]) == len(PLOT_KINDS)
     save: Any = importlib.import_module("optuna_dashboard").save_note
     edited = f"Read this first.\n\n{before['body']}\n- *We* built it.\n\n    code\n"
     save(study.optuna_study, edited)
@@ -423,5 +429,5 @@ def test_optuna_sees_feasibility_too(study: Study) -> None:
     best = study.best()
     assert best is not None
     assert loaded.best_value == max(
-        one.metrics.value for one in study.trials() if one.rank and one.metrics
+        record.metrics.value for record in study.trials() if record.rank and record.metrics
     )

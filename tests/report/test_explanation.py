@@ -106,7 +106,7 @@ def test_what_is_short_is_said_once() -> None:
     assert str(explanation.evaluation.reason).startswith("Layer ")
     _, shortage, searched, *_ = explanation_sentences(explanation)
     assert shortage.startswith("The placement that needs least memory takes ")
-    assert searched == ("Every pipeline depth at the tensor-parallel widths 1, 2 and 4 was tried.")
+    assert searched == ("Every pipeline depth at the tensor degrees 1, 2 and 4 was tried.")
     assert len(explanation_sentences(explained((1, 4, 1), 2_000_000))) == 3
 
 
@@ -164,7 +164,7 @@ def test_small_words() -> None:
     block = explained((2, 2, 2)).layers[1]
 
     def layer(count: int, *seconds: float) -> LayerBinding:
-        passes = [replace(block.forward, makespan_s=one) for one in seconds]
+        passes = [replace(block.forward, makespan_s=makespan_s) for makespan_s in seconds]
         return LayerBinding("layer", count, *passes)
 
     layers = [layer(1, 3.0, 0.0, 0.0), layer(4, 1.0, 0.0, 0.5), layer(1, 0.1, 0.1, 0.0)]

@@ -12,7 +12,7 @@ from phaze_opt.report.gantt import _MOST_SLICES, _step, gantt_page
 from phaze_opt.scheduling.perfetto import name_event, slice_event
 
 SPANS = st.lists(
-    st.tuples(st.floats(0.0, 1.0), st.floats(1e-9, 1.0)).map(lambda one: (one[0], sum(one))),
+    st.tuples(st.floats(0.0, 1.0), st.floats(1e-9, 1.0)).map(lambda pair: (pair[0], sum(pair))),
     min_size=1,
     max_size=30,
 )
@@ -30,8 +30,8 @@ def page_of(spans: list[tuple[float, float]], name: str = "work") -> str:
 
 def rectangles(page: str) -> list[tuple[float, float]]:
     """Return start and width of what is drawn, in pixels."""
-    found = re.findall(r'<rect x="([0-9.]+)" y="[0-9]+" width="([0-9.]+)"', page)
-    return [(float(x), float(width)) for x, width in found]
+    rectangles = re.findall(r'<rect x="([0-9.]+)" y="[0-9]+" width="([0-9.]+)"', page)
+    return [(float(x), float(width)) for x, width in rectangles]
 
 
 @given(SPANS)

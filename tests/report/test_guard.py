@@ -252,12 +252,12 @@ def test_an_error_behind_it_is_one_sentence() -> None:
     def broken(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
         raise RuntimeError("secret")
 
-    found: list[str] = []
+    violations: list[str] = []
     answer = guarded(broken, "127.0.0.1")(
         {**LOCAL, "REQUEST_METHOD": "GET", "PATH_INFO": "/"},
-        lambda status, headers, *error: found.append(status),
+        lambda status, headers, *error: violations.append(status),
     )
-    assert found == ["500 Internal Server Error"] and b"secret" not in b"".join(answer)
+    assert violations == ["500 Internal Server Error"] and b"secret" not in b"".join(answer)
 
 
 @given(st.text(max_size=40), st.text(max_size=40), st.binary(max_size=40), st.text(max_size=40))

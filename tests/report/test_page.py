@@ -72,7 +72,7 @@ def test_a_report_holds_plots_answer_and_trials(view: StudyView) -> None:
     assert state is not None
     assert json.loads(state[1])["figures"].keys() == set(PLOT_KINDS)
     assert view.headline in elements.text and view.question[:20] in elements.text
-    assert all(one.name in elements.text for one in view.compared)
+    assert all(design.name in elements.text for design in view.compared)
 
 
 def test_hostile_names_are_text(view: StudyView) -> None:
@@ -100,8 +100,8 @@ def test_markdown_holds_the_comparison(view: StudyView) -> None:
     """The report as Markdown has a row for each design that is compared."""
     text = report_markdown(view)
     assert f"**{view.headline}**" in text
-    for one in view.compared:
-        assert any(line.startswith(f"| {one.name}") for line in text.split("\n"))
+    for design in view.compared:
+        assert any(line.startswith(f"| {design.name}") for line in text.split("\n"))
 
 
 def test_the_page_links_to_the_dashboard(view: StudyView) -> None:

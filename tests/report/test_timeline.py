@@ -47,8 +47,8 @@ def check(placement: Placement) -> None:
         ends.append(work[-1]["ts"] + work[-1]["dur"])
         chunks = len(placement.stages[lane - 1].work)
         for kind in ("forward", "backward"):
-            found = [event for event in work if event["name"] == kind]
-            assert len(found) == chunks * placement.microbatches
+            of_kind = [event for event in work if event["name"] == kind]
+            assert len(of_kind) == chunks * placement.microbatches
     assert max(ends) == pytest.approx(scale, rel=1e-12)
 
 

@@ -8,7 +8,7 @@ from phaze_opt.study.study import Study
 
 def test_trials_are_in_the_order_of_designs_and_each_design_once(study: Study) -> None:
     """Feasible lines follow the order of designs; trials of one design are counted on its line."""
-    view, records = view_of(study), {one.number: one for one in study.trials()}
+    view, records = view_of(study), {record.number: record for record in study.trials()}
     shown = [records[line.number] for line in view.trials if line.kind == "feasible"]
     keys = [trial.rank.key for trial in shown if trial.rank is not None]
     assert keys == sorted(keys)

@@ -299,7 +299,7 @@ def test_the_default_sampler_follows_from_the_question(
 
 
 def test_only_a_known_expert_places_a_study() -> None:
-    """A model without an expert placement, or of a width that is not captured, is refused."""
+    """A model without an expert placement, or at a tensor degree not captured, is refused."""
     known = StudySpec("e", "gpt3-175b", "flat-4GiB", 1024, 4096, placement="expert")
     with pytest.raises(InputError, match="splits gpt3-175b over 4 devices"):
         check_names(known)

@@ -69,7 +69,7 @@ def test_what_must_hold_holds(results: Results) -> None:
     ):
         with pytest.raises(WrongResultError):
             check(replace(results, runs=(wrong, *others)))
-    assert all(one.throughput_samples_per_s > 0.0 for one in results.placed)
+    assert all(placed.throughput_samples_per_s > 0.0 for placed in results.placed)
     fast = replace(results.placed[0], throughput_samples_per_s=1e9)
     with pytest.raises(WrongResultError, match="published cost"):
         check(replace(results, placed=(fast,)))
@@ -95,13 +95,13 @@ def test_the_page_and_its_figures_are_written(work: Work, results: Results, tmp_
     """Every file that the page names is there, and the same when it is written again."""
     for folder in (tmp_path / "one", tmp_path / "two"):
         write(results, folder, MODEL)
-    one = {path.name: path.read_bytes() for path in (tmp_path / "one").iterdir()}
-    assert one == {path.name: path.read_bytes() for path in (tmp_path / "two").iterdir()}
-    text = one["RESULTS.md"].decode()
-    for name in one:
+    first = {path.name: path.read_bytes() for path in (tmp_path / "one").iterdir()}
+    assert first == {path.name: path.read_bytes() for path in (tmp_path / "two").iterdir()}
+    text = first["RESULTS.md"].decode()
+    for name in first:
         assert name == "RESULTS.md" or name in text
     assert text.count(MODEL) > 10 and "{" not in text
-    assert all(one[name].startswith(b"<?xml") for name in one if name.endswith(".svg"))
+    assert all(first[name].startswith(b"<?xml") for name in first if name.endswith(".svg"))
 
 
 def test_the_committed_page_says_what_the_committed_tables_say(tmp_path: Path) -> None:

@@ -24,20 +24,20 @@ CASES = (
     ("opt-350m", 2, 1, False),
     ("llama3-8b", 8, 1, True),
 )
-"""Model, width, microbatch, sequence parallelism."""
+"""Model, tensor degree, microbatch, sequence parallelism."""
 
 
 def digests() -> dict[str, str]:
     """Capture every case and return the digest of its JSON."""
     found = {}
-    for model, width, microbatch, split in CASES:
+    for model, tensor_degree, microbatch, split in CASES:
         variant = capture_transformer(
             model_config(model),
-            tensor_parallel=width,
+            tensor_parallel=tensor_degree,
             microbatch=microbatch,
             sequence_parallel=split,
         )
-        name = f"{model} t={width} b={microbatch} sequence_parallel={split}"
+        name = f"{model} t={tensor_degree} b={microbatch} sequence_parallel={split}"
         found[name] = hashlib.sha256(to_json(variant)).hexdigest()
     return found
 

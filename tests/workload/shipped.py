@@ -46,10 +46,10 @@ def shipped_configs() -> dict[str, TransformerConfig]:
 def shipped_keys(config: TransformerConfig) -> Iterator[CaptureKey]:
     """Yield the keys of one shape."""
     for microbatch in MICROBATCHES:
-        for width in config.widths():
-            yield CaptureKey(config, width, microbatch, False)
-            if width > 1 and config.sequence % width == 0:
-                yield CaptureKey(config, width, microbatch, True)
+        for tensor_degree in config.tensor_degrees():
+            yield CaptureKey(config, tensor_degree, microbatch, False)
+            if tensor_degree > 1 and config.sequence % tensor_degree == 0:
+                yield CaptureKey(config, tensor_degree, microbatch, True)
 
 
 def capture_key(key: CaptureKey) -> CachedVariant:

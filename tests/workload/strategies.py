@@ -12,7 +12,7 @@ from tests.workload.graphs import Moved, graph_of
 
 @st.composite
 def transformers(draw: st.DrawFn) -> TransformerConfig:
-    """Draw a small transformer of any family that widths 1, 2 and 4 divide."""
+    """Draw a small transformer of any family that tensor degrees 1, 2 and 4 divide."""
     heads = draw(st.sampled_from([4, 8]))
     fields: dict[str, Any] = {
         "layers": draw(st.integers(1, 3)),

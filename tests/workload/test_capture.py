@@ -26,9 +26,11 @@ def _capture(module: nn.Module, *inputs: torch.Tensor) -> Layer:
     return capture_layer("layer", module.to(device="meta", dtype=DTYPE), inputs)
 
 
-def _graphs(config: TransformerConfig, width: int, sequence_parallel: bool) -> list[OperatorGraph]:
+def _graphs(
+    config: TransformerConfig, tensor_degree: int, sequence_parallel: bool
+) -> list[OperatorGraph]:
     variant = capture_transformer(
-        config, tensor_parallel=width, microbatch=2, sequence_parallel=sequence_parallel
+        config, tensor_parallel=tensor_degree, microbatch=2, sequence_parallel=sequence_parallel
     )
     return [g for layer in variant.layers for g in (layer.forward, layer.backward)]
 

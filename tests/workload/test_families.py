@@ -65,11 +65,13 @@ def _capture(config: TransformerConfig) -> WorkloadVariant:
 
 
 @functools.cache
-def _shards(config: TransformerConfig, width: int, *, split: bool = False) -> dict[str, Layer]:
+def _shards(
+    config: TransformerConfig, tensor_degree: int, *, split: bool = False
+) -> dict[str, Layer]:
     """Capture the blocks only."""
     return {
         name: capture_layer(name, part.module, part.inputs)
-        for name, part in _parts(config, TensorGroup(width, split), 2).items()
+        for name, part in _parts(config, TensorGroup(tensor_degree, split), 2).items()
         if "block" in name
     }
 
@@ -113,14 +115,14 @@ def test_flops_are_the_closed_form(config: TransformerConfig) -> None:
 @families
 def test_shards_add_up(config: TransformerConfig) -> None:
     """Shards of a block hold its parameters once, replicated ones once each; products are split."""
-    width = 4
-    whole, shard = _blocks(_capture(config)), _shards(config, width)
+    tensor_degree = 4
+    whole, shard = _blocks(_capture(config)), _shards(config, tensor_degree)
     assert whole.keys() == shard.keys()
     for name, block in whole.items():
         copied = _replicated(config, name)
-        assert width * (shard[name].parameters - copied) == block.parameters - copied, name
-        assert width * shard[name].forward.flops == block.forward.flops
-        assert width * shard[name].backward.flops == block.backward.flops
+        assert tensor_degree * (shard[name].parameters - copied) == block.parameters - copied, name
+        assert tensor_degree * shard[name].forward.flops == block.forward.flops
+        assert tensor_degree * shard[name].backward.flops == block.backward.flops
         sums = 3 if name == "decoder.block" else 2
         stream = 2 * 2 * config.sequence * config.hidden
         assert collective_bytes(shard[name].forward) == {"all_reduce": sums * stream}
@@ -139,11 +141,11 @@ def test_parameters_are_those_of_the_layers(config: TransformerConfig) -> None:
 @pytest.mark.parametrize("family", ["gemma2", "falcon", "t5"])
 def test_the_sequence_may_be_split(config: TransformerConfig) -> None:
     """With sequence parallelism the same products run, and the residual stream is a share."""
-    width = 4
-    whole, shard = _shards(config, width), _shards(config, width, split=True)
+    tensor_degree = 4
+    whole, shard = _shards(config, tensor_degree), _shards(config, tensor_degree, split=True)
     for name, block in whole.items():
         assert shard[name].forward.flops == block.forward.flops
-        assert width * shard[name].output_bytes == block.output_bytes
+        assert tensor_degree * shard[name].output_bytes == block.output_bytes
 
 
 def test_a_window_makes_a_layer_of_its_own() -> None:

@@ -10,7 +10,7 @@ import pytest
 from phaze_opt.errors import InputError, NotFoundError
 from phaze_opt.workload.capture.transformer import count_parameters
 from phaze_opt.workload.workload_file import write_workload
-from phaze_opt.workload.zoo import load_workload, model_config, widths
+from phaze_opt.workload.zoo import load_workload, model_config, tensor_degrees
 
 CONFIGS: dict[str, Any] = json.loads(
     (Path(__file__).parent.parent / "data" / "huggingface_configs.json").read_text("utf-8")
@@ -287,7 +287,7 @@ def test_a_configuration_is_told_from_a_captured_workload(tmp_path: Path) -> Non
     prefixed = _write(tmp_path, **CONFIGS["mistral-7b"]["config"])
     path = prefixed.removeprefix("hf:")
     assert model_config(path) == model_config(prefixed)
-    assert widths(path) == (1, 2, 4, 8)
+    assert tensor_degrees(path) == (1, 2, 4, 8)
     workload = load_workload(path, sequence=64)
     assert workload.variants == load_workload(prefixed, sequence=64).variants
     captured = tmp_path / "captured.json"

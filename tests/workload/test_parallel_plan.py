@@ -79,7 +79,7 @@ class Model(nn.Module):
 def _capture(
     plan: Any = PLAN,
     *,
-    width: int = 4,
+    tensor_degree: int = 4,
     fused: bool = True,
     counted: bool = False,
     blocks: int = 1,
@@ -87,7 +87,9 @@ def _capture(
     def make(samples: int) -> Any:
         return Model(fused, counted, blocks), torch.zeros(samples, ROWS, dtype=torch.int64), plan
 
-    return capture(make, microbatch=(SAMPLES,), tensor_parallel=(1, width), tokens_per_sample=ROWS)
+    return capture(
+        make, microbatch=(SAMPLES,), tensor_parallel=(1, tensor_degree), tokens_per_sample=ROWS
+    )
 
 
 @functools.cache
@@ -99,20 +101,20 @@ def _layers(variant: WorkloadVariant) -> dict[str, Layer]:
     return {name: variant.layers[index] for name, index in variant.nodes}
 
 
-@pytest.mark.parametrize(("fused", "width", "blocks"), [(True, 8, 2), (False, 2, 1)])
-def test_shards_add_up(fused: bool, width: int, blocks: int) -> None:
+@pytest.mark.parametrize(("fused", "tensor_degree", "blocks"), [(True, 8, 2), (False, 2, 1)])
+def test_shards_add_up(fused: bool, tensor_degree: int, blocks: int) -> None:
     """Shards hold the model once and what is replicated once each, and split every product."""
-    workload: Workload = _capture(fused=fused, width=width, blocks=blocks)
+    workload: Workload = _capture(fused=fused, tensor_degree=tensor_degree, blocks=blocks)
     whole, share = map(_layers, workload.variants)
-    assert [v.tensor_parallel for v in workload.variants] == [1, width]
+    assert [v.tensor_parallel for v in workload.variants] == [1, tensor_degree]
     assert whole.keys() == share.keys()
     replicated = {"first": 0, "last": 2 * WIDTH}  # the norms and the biases after a sum
     for name, layer in whole.items():
         copied = replicated.get(name, 4 * WIDTH + 2 * WIDTH)
-        assert width * (share[name].parameters - copied) == layer.parameters - copied
-        assert width * share[name].forward.flops == layer.forward.flops
-        assert width * share[name].backward.flops == layer.backward.flops
-        assert width * share[name].tied_parameters == layer.tied_parameters
+        assert tensor_degree * (share[name].parameters - copied) == layer.parameters - copied
+        assert tensor_degree * share[name].forward.flops == layer.forward.flops
+        assert tensor_degree * share[name].backward.flops == layer.backward.flops
+        assert tensor_degree * share[name].tied_parameters == layer.tied_parameters
     assert workload.parameters == sum(p.numel() for p in Model(blocks=blocks).parameters())
 
 
@@ -156,7 +158,7 @@ def test_layers_that_are_not_planned_are_whole() -> None:
         ({"words": "rowwise"}, "splits words but not head, which has the same weight of shape"),
         ({"words": "colwise", "head": "loss_parallel"}, "along two dimensions"),
         ({**PLAN, "head": "colwise"}, "log_softmax works on 16 of 64 columns"),
-        ({"blocks.*.joint": "colwise"}, "cannot be traced at tensor-parallel width 4"),  # no out
+        ({"blocks.*.joint": "colwise"}, "cannot be traced at tensor degree 4"),  # no out
         ([("words", "rowwise")], "must return a plan as a dict"),
     ],
 )
@@ -168,10 +170,10 @@ def test_wrong_plans_are_refused(plan: Any, words: str) -> None:
     assert "\n" not in str(caught.value)
 
 
-def test_a_width_that_does_not_divide_is_refused_with_the_shape() -> None:
+def test_a_tensor_degree_that_does_not_divide_is_refused_with_the_shape() -> None:
     """The weight, its shape and what does not divide are named."""
     with pytest.raises(InputError) as caught:
-        _capture({"blocks.*.joint": "colwise", "blocks.*.out": "rowwise"}, width=5)
+        _capture({"blocks.*.joint": "colwise", "blocks.*.out": "rowwise"}, tensor_degree=5)
     assert "blocks.0.joint over 5 devices" in str(caught.value)
     assert "shape 96 × 32 has 96 outputs, which is not a multiple of 5" in str(caught.value)
 
@@ -183,7 +185,7 @@ def test_heads_that_are_cut_are_refused(fused: bool) -> None:
         _capture(fused=fused, counted=True)
 
 
-def test_other_widths_need_a_plan() -> None:
+def test_other_tensor_degrees_need_a_plan() -> None:
     """Without a plan nothing is known about how to split a module."""
     with pytest.raises(InputError, match="let the factory return a plan"):
         capture(

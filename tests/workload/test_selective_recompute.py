@@ -17,21 +17,25 @@ GPT = replace(model_config("gpt2-xl"), attention="flash", dropout=0.0, attention
 
 
 @functools.cache
-def _block(config: TransformerConfig, width: int = 1, *, split_sequence: bool = False) -> Layer:
+def _block(
+    config: TransformerConfig, tensor_degree: int = 1, *, split_sequence: bool = False
+) -> Layer:
     """Capture a block at microbatch 1."""
     variant = capture_transformer(
-        config, tensor_parallel=width, microbatch=1, sequence_parallel=split_sequence
+        config, tensor_parallel=tensor_degree, microbatch=1, sequence_parallel=split_sequence
     )
     return variant.layers[1]
 
 
 @pytest.mark.parametrize("config", [LLAMA, GPT])
-@pytest.mark.parametrize("width", [1, 4])
-def test_more_recompute_keeps_less_and_runs_more(config: TransformerConfig, width: int) -> None:
+@pytest.mark.parametrize("tensor_degree", [1, 4])
+def test_more_recompute_keeps_less_and_runs_more(
+    config: TransformerConfig, tensor_degree: int
+) -> None:
     """From none over selective to full the stash falls and the working set grows."""
-    if config.heads % width:
-        width = 5
-    block = _block(config, width)
+    if config.heads % tensor_degree:
+        tensor_degree = 5
+    block = _block(config, tensor_degree)
     stash = block.stash_bytes
     assert stash.none > stash.selective > stash.full > 0
     assert 0 <= block.selective_recompute.flops < block.forward.flops

@@ -46,7 +46,7 @@ def test_a_shipped_capture_is_a_fresh_one(name: str) -> None:
 
 
 def test_a_first_run_of_a_named_model_needs_no_torch() -> None:
-    """All widths of a named model are read from the package, and nothing is captured."""
+    """All tensor degrees of a named model are read from the package, and nothing is captured."""
     program = (
         "import sys\n"
         "from phaze_opt.workload.zoo import load_workload\n"

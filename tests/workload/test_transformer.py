@@ -42,10 +42,17 @@ KORTHIKANTI = TransformerConfig(
 
 @functools.cache
 def _capture(
-    config: TransformerConfig, width: int = 1, *, microbatch: int = 2, split_sequence: bool = False
+    config: TransformerConfig,
+    tensor_degree: int = 1,
+    *,
+    microbatch: int = 2,
+    split_sequence: bool = False,
 ) -> WorkloadVariant:
     return capture_transformer(
-        config, tensor_parallel=width, microbatch=microbatch, sequence_parallel=split_sequence
+        config,
+        tensor_parallel=tensor_degree,
+        microbatch=microbatch,
+        sequence_parallel=split_sequence,
     )
 
 
@@ -71,7 +78,7 @@ def _products(config: TransformerConfig, tokens: int) -> dict[str, int]:
     ids=lambda row: "-".join((row["model"], row["tensor_parallel"])),
 )
 def test_block_parameters_are_the_published_ones(row: dict[str, str]) -> None:
-    """A block has exactly the parameters of the closed form at every width."""
+    """A block has exactly the parameters of the closed form at every tensor degree."""
     config = model_config(row["model"])
     block = Block(config, TensorGroup(int(row["tensor_parallel"])))
     assert config.sequence == int(row["sequence"])
@@ -96,7 +103,7 @@ def test_whole_models_have_their_known_size(model: str, parameters: int) -> None
 
 
 def test_gpt3_has_175_billion_parameters() -> None:
-    """GPT-3 is 175 B within half a percent, whatever the width it was captured at."""
+    """GPT-3 is 175 B within half a percent, whatever the tensor degree it was captured at."""
     workload = load_workload("gpt3-175b", tensor_parallel=(8,))
     assert workload.parameters == pytest.approx(175e9, rel=0.005)
 
@@ -211,23 +218,23 @@ def test_gpt_block_flops() -> None:
 
 
 @functools.cache
-def _block(width: int, *, split_sequence: bool = False, config: TransformerConfig) -> Layer:
+def _block(tensor_degree: int, *, split_sequence: bool = False, config: TransformerConfig) -> Layer:
     """Capture a block alone."""
-    group = TensorGroup(width, split_sequence)
-    rows = config.sequence // (width if group.splits_sequence else 1)
+    group = TensorGroup(tensor_degree, split_sequence)
+    rows = config.sequence // (tensor_degree if group.splits_sequence else 1)
     stream = torch.empty((rows, 2, config.hidden), dtype=DTYPE, device="meta", requires_grad=True)
     return capture_layer("block", Block(config, group), (stream,))
 
 
-@pytest.mark.parametrize("width", [1, 2, 8])
-def test_stash_agrees_with_the_published_formulas(width: int) -> None:
+@pytest.mark.parametrize("tensor_degree", [1, 2, 8])
+def test_stash_agrees_with_the_published_formulas(tensor_degree: int) -> None:
     """The stash of a GPT block is Korthikanti et al. 2022, equations 1, 2 and 4 and table 2.
 
     The exact count is above the formula by what the formula neglects: each layer norm's mean and
     reciprocal deviation in fp32, 8 bytes per token and norm. It is not split over the group
-    without sequence parallelism, so its share grows with the width.
+    without sequence parallelism, so its share grows with the tensor degree.
     """
-    s, b, h, a, t = 2048, 2, 2304, 24, width
+    s, b, h, a, t = 2048, 2, 2304, 24, tensor_degree
     core, statistics = 5 * a * s, 2 * 8
     plain = _block(t, config=KORTHIKANTI).stash_bytes
     assert plain.none == s * b * (10 * h + (24 * h + core) // t + statistics)
@@ -240,17 +247,17 @@ def test_stash_agrees_with_the_published_formulas(width: int) -> None:
     assert statistics < 0.001 * 10 * h
 
 
-@pytest.mark.parametrize("width", [1, 4])
-def test_head_stash_holds_fp32_logits(width: int) -> None:
+@pytest.mark.parametrize("tensor_degree", [1, 4])
+def test_head_stash_holds_fp32_logits(tensor_degree: int) -> None:
     """The head keeps 4·s·b·V/t bytes of logits, its two inputs, and small statistics.
 
     On one device they are PyTorch's log-probabilities, which need no log-sum beside them.
     """
     tokens = 2048 * 2
-    head = _capture(KORTHIKANTI, width).layers[2]
-    logits = 4 * tokens * KORTHIKANTI.vocabulary // width
+    head = _capture(KORTHIKANTI, tensor_degree).layers[2]
+    logits = 4 * tokens * KORTHIKANTI.vocabulary // tensor_degree
     # Final norm's input and output; then mean, deviation and log-sum (fp32), and target (int64).
-    statistics = 4 + 4 + (4 if width > 1 else 0) + 8
+    statistics = 4 + 4 + (4 if tensor_degree > 1 else 0) + 8
     assert head.stash_bytes.none == logits + 2 * 2 * tokens * 2304 + tokens * statistics
 
 
@@ -260,7 +267,7 @@ def test_plain_loss_has_two_gradients_of_the_logits_at_once() -> None:
     Over a tensor-parallel group (Megatron-LM's kernel) there is only that of the logits.
     """
     logits = 4 * 2048 * 2 * KORTHIKANTI.vocabulary
-    alone, split = (_capture(KORTHIKANTI, width).layers[2] for width in (1, 4))
+    alone, split = (_capture(KORTHIKANTI, tensor_degree).layers[2] for tensor_degree in (1, 4))
     assert 2.0 * logits <= alone.transient_bytes.none <= 2.1 * logits
     assert 1.5 * logits <= alone.fused_transient_bytes.none <= 1.6 * logits
     assert 1.5 * logits / 4 <= split.transient_bytes.none <= 1.6 * logits / 4
@@ -284,7 +291,7 @@ def _counts(graph: OperatorGraph) -> Counter[str]:
 
 
 def test_one_device_does_not_communicate() -> None:
-    """At width 1 there are no collectives, with and without sequence parallelism."""
+    """At tensor degree 1 there are no collectives, with and without sequence parallelism."""
     for split in (False, True):
         variant = _capture(KORTHIKANTI, split_sequence=split)
         assert not variant.sequence_parallel
@@ -386,9 +393,9 @@ def test_heads_may_be_wider_together_than_the_residual_stream() -> None:
 def test_selective_recompute_runs_the_same_products_whatever_the_kernels() -> None:
     """What is kept depends on products and attention only."""
     shape = "llama:layers=1,hidden=128,heads=4,ffn=256,sequence=64,vocab=256"
-    for width in (1, 2):
+    for tensor_degree in (1, 2):
         fused, plain = (
-            _block(width, config=model_config(model))
+            _block(tensor_degree, config=model_config(model))
             for model in (shape, f"{shape},kernels=framework")
         )
         assert fused.stash_bytes.selective == plain.stash_bytes.selective

@@ -1,4 +1,4 @@
-"""Loading by name: the models, their widths, refusals, and the cache on disk."""
+"""Loading by name: the models, their tensor degrees, refusals, and the cache on disk."""
 
 import json
 import logging
@@ -54,7 +54,7 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> tuple[Workload, str, str]:
 
 
 @pytest.mark.parametrize(
-    ("model", "layers", "sequence", "widths"),
+    ("model", "layers", "sequence", "tensor_degrees"),
     [
         ("bert-large", 24, 512, (1, 2, 4, 8)),
         ("gpt2-xl", 48, 1024, (1,)),  # 25 heads
@@ -69,17 +69,17 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> tuple[Workload, str, str]:
     ],
 )
 def test_models_have_their_shape(
-    model: str, layers: int, sequence: int, widths: tuple[int, ...]
+    model: str, layers: int, sequence: int, tensor_degrees: tuple[int, ...]
 ) -> None:
-    """Every named model has its layers, sequence and the widths that divide it."""
+    """Every named model has its layers, sequence and the tensor degrees that divide it."""
     config = zoo.model_config(model)
     assert (config.layers, config.sequence) == (layers, sequence)
-    assert zoo.widths(model) == widths
+    assert zoo.tensor_degrees(model) == tensor_degrees
     assert model in zoo.model_names()
 
 
 def test_every_combination_is_captured() -> None:
-    """The variants are all widths times all microbatches, in order, once each."""
+    """The variants are all tensor degrees times all microbatches, in order, once each."""
     workload = _load(tensor_parallel=(2, 1, 2), microbatch=(4, 1))
     assert [(v.tensor_parallel, v.microbatch) for v in workload.variants] == [
         (1, 1),
@@ -89,8 +89,8 @@ def test_every_combination_is_captured() -> None:
     ]
 
 
-def test_width_one_is_the_same_with_sequence_parallelism() -> None:
-    """Sequence parallelism begins at width 2; `variants_for` finds width 1 either way."""
+def test_tensor_degree_one_is_the_same_with_sequence_parallelism() -> None:
+    """Sequence parallelism begins at tensor degree 2; `variants_for` finds 1 either way."""
     workload = _load(tensor_parallel=(1, 2), sequence_parallel=True)
     assert [v.sequence_parallel for v in workload.variants] == [False, True]
     assert [v.tensor_parallel for v in workload.variants_for(1, True)] == [1, 2]
@@ -112,7 +112,7 @@ def test_sequence_overrides() -> None:
         ({"model": "gpt2-xl", "tensor_parallel": (2,)}, "divisors 1, 5, 25"),  # 25 heads
         ({"model": "megatron-gpt2-2.5b", "tensor_parallel": (8,)}, "divisors 1, 2, 4, 5, 10, 20"),
         ({"tensor_parallel": (0,)}, "cannot be split over 0"),  # no devices
-        ({"tensor_parallel": ()}, "At least one"),  # no width
+        ({"tensor_parallel": ()}, "At least one"),  # no tensor degree
         ({"microbatch": ()}, "At least one"),  # no microbatch
         ({"microbatch": (0,)}, "microbatch is 0"),  # empty
         ({"microbatch": (10**9,)}, "microbatch is 1000000000"),  # absurd
@@ -171,7 +171,7 @@ def test_damaged_cache_is_captured_again(
 
 
 def test_cache_tells_variants_apart(cache: Path) -> None:
-    """Width, microbatch, sequence parallelism and shape each have a file of their own."""
+    """Tensor degree, microbatch, sequence parallelism and shape each have a file of their own."""
     _load(tensor_parallel=(1, 2))
     _load(microbatch=(2,))
     _load(tensor_parallel=(2,), sequence_parallel=True)
@@ -210,10 +210,10 @@ def test_captured_file_is_a_model(tmp_path: Path) -> None:
     path = tmp_path / "tiny.json"
     workload = _load(tensor_parallel=(1, 2), microbatch=(1, 2))
     write_workload(workload, path)
-    assert zoo.widths(str(path)) == (1, 2)
+    assert zoo.tensor_degrees(str(path)) == (1, 2)
     again = _load(str(path), tensor_parallel=(2,), microbatch=(2,))
     assert again.variants == workload.variants[-1:]
-    with pytest.raises(InputError, match="captured at tensor-parallel width 4"):
+    with pytest.raises(InputError, match="captured at tensor degree 4"):
         _load(str(path), tensor_parallel=(4,))
     with pytest.raises(InputError, match="cannot be changed to 16"):
         _load(str(path), sequence=16)

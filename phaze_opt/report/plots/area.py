@@ -37,7 +37,9 @@ _BASELINE_SYMBOLS = ("diamond", "square", "triangle-up", "cross")
 def area(view: StudyView) -> Figure:
     """Draw the value of the trials against the area of their chips, with the front."""
     trials = [
-        one for one in feasible_trials(view) if one.metrics and one.metrics.area_mm2 is not None
+        trial
+        for trial in feasible_trials(view)
+        if trial.metrics and trial.metrics.area_mm2 is not None
     ]
     if not trials:
         return empty_figure("No feasible trial yet.")
@@ -88,7 +90,9 @@ def _area_front(trials: Sequence[TrialRecord], maximise: bool) -> list[TrialReco
     """Return the trials that no smaller chip is as good as, by area."""
     sign = -1.0 if maximise else 1.0
     front: list[TrialRecord] = []
-    for trial in sorted(trials, key=lambda one: (_area_mm2(one), sign * first_value(one))):
+    for trial in sorted(
+        trials, key=lambda measured: (_area_mm2(measured), sign * first_value(measured))
+    ):
         if not front or sign * first_value(trial) < sign * first_value(front[-1]):
             front.append(trial)
     return front
@@ -97,7 +101,7 @@ def _area_front(trials: Sequence[TrialRecord], maximise: bool) -> list[TrialReco
 def _reference_marks(view: StudyView) -> list[dict[str, Any]]:
     """Draw the best design, the certified optimum and the baselines as large marks."""
     # The best is drawn last, so that a baseline that is the same design does not hide it.
-    best = [(one, RED) for one in view.compared if one.kind == "best"]
+    best = [(design, RED) for design in view.compared if design.kind == "best"]
     marks, baselines = [], 0
     for design, colour in references(view) + best:
         if design.area_mm2 is None:

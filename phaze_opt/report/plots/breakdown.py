@@ -80,15 +80,15 @@ def breakdown(view: StudyView) -> Figure:
 def _bars(view: StudyView) -> list[_Bar]:
     """List the batches whose times are known, those of one workload together."""
     runs = view.summary.resolved.spec.runs
-    found: dict[str, list[_Bar]] = {}
+    bars: dict[str, list[_Bar]] = {}
     for design in view.compared:
         name = "best" if design.kind == "best" else design.name
         for run, evaluation in zip(runs, design.evaluations, strict=False):
             if evaluation is not None and evaluation.time_per_batch_s:
                 whose = name if len(runs) == 1 else f"{run.name}: {name}"
                 bar = _Bar(whose, evaluation.time_breakdown_s, evaluation.time_per_batch_s)
-                found.setdefault(run.name, []).append(bar)
-    return [bar for of_run in sorted(found) for bar in found[of_run]]
+                bars.setdefault(run.name, []).append(bar)
+    return [bar for of_run in sorted(bars) for bar in bars[of_run]]
 
 
 def _part(kind: str, bars: Sequence[_Bar], scale_s: float) -> dict[str, Any]:

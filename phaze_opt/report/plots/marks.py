@@ -72,10 +72,14 @@ def broken_lines(text: str, longest: int = 70) -> list[str]:
 
 def references(view: StudyView) -> list[tuple[ComparedDesign, str]]:
     """Return the certified optimum and the baselines that have a value, with their colours."""
-    known = [one for one in view.compared if one.kind != "best" and one.value is not None]
-    baselines = [one for one in known if one.kind == "baseline"]
+    known = [
+        design for design in view.compared if design.kind != "best" and design.value is not None
+    ]
+    baselines = [design for design in known if design.kind == "baseline"]
     colours = {
-        one.name: _BASELINE_COLOURS[place % len(_BASELINE_COLOURS)]
-        for place, one in enumerate(baselines)
+        baseline.name: _BASELINE_COLOURS[place % len(_BASELINE_COLOURS)]
+        for place, baseline in enumerate(baselines)
     }
-    return [(one, GREEN if one.kind == "optimum" else colours[one.name]) for one in known]
+    return [
+        (design, GREEN if design.kind == "optimum" else colours[design.name]) for design in known
+    ]

@@ -41,7 +41,7 @@ def parallel(view: StudyView) -> Figure:
     """Draw the best designs as lines over what is searched; each axis spans the values found."""
     spec = view.summary.resolved.spec
     designs = distinct_designs(view.summary.records)[:_SHOWN_DESIGNS]
-    points = [one.point for one in designs if one.point is not None]
+    points = [design.point for design in designs if design.point is not None]
     names = [name for name, searched in spec.space.searched.items() if len(searched.values) > 1]
     if not points or not names:
         return empty_figure("No feasible trial yet.")
@@ -107,8 +107,8 @@ def _label(place: int, height: float, text: str) -> dict[str, Any]:
 
 def _column(name: str, values: Sequence[Any], points: Sequence[DesignPoint]) -> _Column:
     """Return one axis: the values that were found, evenly spaced in the order of the space."""
-    found = {point[name] for point in points}
-    used = [value for value in values if value in found]
+    held = {point[name] for point in points}
+    used = [value for value in values if value in held]
     heights = {value: (at + 0.5) / len(used) for at, value in enumerate(used)}
     step = max(1, len(used) // 12)
     labels = {heights[value]: value_of_axis(name, value, bare=True) for value in used[::step]}
@@ -140,5 +140,8 @@ def _words_of_header(title: str) -> list[str]:
 def _shade(share: float) -> str:
     """Return a blue that pales from 0 to 1."""
     dark, pale = (0, 80, 140), (176, 205, 228)
-    mixed = [round(one + (other - one) * share) for one, other in zip(dark, pale, strict=True)]
+    mixed = [
+        round(channel + (other - channel) * share)
+        for channel, other in zip(dark, pale, strict=True)
+    ]
     return f"rgb({mixed[0]},{mixed[1]},{mixed[2]})"

@@ -64,8 +64,8 @@ class _AttentionCore(nn.Module):
     def __init__(self, config: TransformerConfig, group: TensorGroup) -> None:
         super().__init__()
         self.config = config
-        self.heads = config.heads // group.width
-        self.kv_heads = config.key_value_heads // group.width
+        self.heads = config.heads // group.tensor_degree
+        self.kv_heads = config.key_value_heads // group.tensor_degree
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, window: int = 0) -> Tensor:
         """Attend with heads as ``(sequence, batch, local heads, head size)``, as one kernel."""

@@ -37,11 +37,11 @@ class Embedding(nn.Module):
     def __init__(self, config: TransformerConfig, group: TensorGroup) -> None:
         super().__init__()
         self.config, self.group = config, group
-        self.local_rows = config.padded_vocabulary(group.width) // group.width
+        self.local_rows = config.padded_vocabulary(group.tensor_degree) // group.tensor_degree
         self.words = parameter(self.local_rows, config.embedding_width)
         rows = config.position_table_rows
         self.positions = parameter(rows, config.hidden) if rows else None
-        local = config.sequence // (group.width if group.splits_sequence else 1)
+        local = config.sequence // (group.tensor_degree if group.splits_sequence else 1)
         ids = torch.empty((local, 1), dtype=torch.int64, device="meta")
         self.register_buffer("position_ids", ids)
         types = config.token_types
@@ -73,7 +73,7 @@ class Embedding(nn.Module):
 
     def _words(self, tokens: Tensor) -> Tensor:
         """Look words up; a device returns zeros for words of other devices."""
-        if self.group.width == 1:
+        if self.group.tensor_degree == 1:
             return functional.embedding(tokens, self.words)
         elsewhere = tokens >= self.local_rows
         local = tokens.masked_fill(elsewhere, 0)
@@ -92,7 +92,7 @@ class RelativePositions(nn.Module):
 
     def __init__(self, config: TransformerConfig, group: TensorGroup) -> None:
         super().__init__()
-        self.table = parameter(config.relative_buckets, config.heads // group.width)
+        self.table = parameter(config.relative_buckets, config.heads // group.tensor_degree)
         shape = (config.sequence, config.sequence)
         self.register_buffer("buckets", torch.empty(shape, dtype=torch.int64, device="meta"))
 
@@ -161,7 +161,7 @@ class Head(nn.Module):
         self.project = _whole_linear(hidden, embedding, bias=False) if embedding != hidden else None
         self.dense = _whole_linear(embedding, embedding, bias=True) if masked else None
         self.dense_norm = norm_of(config, embedding) if masked else None
-        rows = config.padded_vocabulary(group.width)
+        rows = config.padded_vocabulary(group.tensor_degree)
         self.vocabulary = ColumnParallelLinear(embedding, (rows,), masked, group)
 
     def forward(self, x: Tensor, targets: Tensor) -> Tensor:

@@ -68,9 +68,9 @@ def capture_module(
     """
     tracer = _ModuleTracer(module, inputs, split)
     cut = _cut_deep(tracer) or tracer.cut()
-    width = split.group.width if split else 1
+    tensor_degree = split.group.tensor_degree if split else 1
     tokens = tokens_per_sample(tracer.segments.shapes, inputs, samples)
-    return ModuleCapture(_variant(cut, samples, width), tracer.has_loss, tokens)
+    return ModuleCapture(_variant(cut, samples, tensor_degree), tracer.has_loss, tokens)
 
 
 @dataclass(frozen=True)
@@ -343,7 +343,7 @@ def _layers(
     )
 
 
-def _variant(cut: _Cut, samples: int, width: int) -> WorkloadVariant:
+def _variant(cut: _Cut, samples: int, tensor_degree: int) -> WorkloadVariant:
     """Return the distinct layers of the parts, and the place of each part in the model."""
     layers: list[Layer] = []
     nodes: list[tuple[str, int]] = []
@@ -354,7 +354,7 @@ def _variant(cut: _Cut, samples: int, width: int) -> WorkloadVariant:
             layers.append(replace(layer, name=name))
         nodes.append((name, index_of[layer]))
     return WorkloadVariant(
-        tensor_parallel=width,
+        tensor_parallel=tensor_degree,
         microbatch=samples,
         sequence_parallel=False,
         layers=tuple(layers),

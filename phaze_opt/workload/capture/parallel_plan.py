@@ -63,7 +63,7 @@ class _Share:
 class SplitModule:
     """A module whose planned layers hold and compute one device's share."""
 
-    def __init__(self, module: nn.Module, plan: Plan, width: int) -> None:
+    def __init__(self, module: nn.Module, plan: Plan, tensor_degree: int) -> None:
         """Replace the weights and the forward of the planned layers.
 
         Parameters
@@ -72,16 +72,16 @@ class SplitModule:
             On the meta device; changed in place.
         plan
             Style by name of a layer.
-        width
+        tensor_degree
             Devices of the group.
 
         Raises
         ------
         InputError
             If the plan names no layer, a style or kind of layer that cannot be split, a size that
-            the width does not divide, or one of two layers that share a weight.
+            the tensor degree does not divide, or one of two layers that share a weight.
         """
-        self.group = TensorGroup(width)
+        self.group = TensorGroup(tensor_degree)
         self._copies: dict[int, tuple[Tensor, Tensor]] = {}
         self._loss_columns: set[int] = set()
         self._shares: dict[int, _Share] = {}
@@ -155,16 +155,16 @@ class SplitModule:
                     "dimensions; the rows of an embedding go with the outputs of a layer."
                 )
             return known.share
-        shape, width = list(weight.shape), self.group.width
-        if shape[dimension] % width:
-            multiple = 128 * width
+        shape, tensor_degree = list(weight.shape), self.group.tensor_degree
+        if shape[dimension] % tensor_degree:
+            multiple = 128 * tensor_degree
             padded = -(-shape[dimension] // multiple) * multiple
             raise InputError(
-                f"The plan splits {name} over {width} devices, but its {kind} of shape "
+                f"The plan splits {name} over {tensor_degree} devices, but its {kind} of shape "
                 f"{_shape(weight)} has {shape[dimension]} {what}, which is not a multiple of "
-                f"{width}; choose another width or pad it, for example to {padded}."
+                f"{tensor_degree}; choose another tensor degree or pad it, for example to {padded}."
             )
-        shape[dimension] //= width
+        shape[dimension] //= tensor_degree
         empty = torch.empty(shape, dtype=weight.dtype, device=weight.device)
         share = nn.Parameter(empty, weight.requires_grad)
         self._shares[id(weight)] = _Share(name, dimension, weight, share)
@@ -193,7 +193,7 @@ class SplitModule:
         def forward(x: Tensor) -> Tensor:
             local = functional.linear(self._copied(x), layer.weight, layer.bias)
             if style == "colwise_gather_output":
-                return all_gather_columns(local, self.group.width)
+                return all_gather_columns(local, self.group.tensor_degree)
             return local
 
         return forward
@@ -217,7 +217,7 @@ class SplitModule:
         def forward(tokens: Tensor) -> Tensor:
             embedded = functional.embedding(tokens, layer.weight)
             if style == "colwise_gather_output":
-                return all_gather_columns(embedded, self.group.width)
+                return all_gather_columns(embedded, self.group.tensor_degree)
             return embedded
 
         return forward
@@ -295,30 +295,33 @@ def refuse_wrong_split(whole: WorkloadVariant, share: WorkloadVariant) -> None:
     InputError
         If an operator differs in another way; the message names its layer.
     """
-    width = share.tensor_parallel
+    tensor_degree = share.tensor_parallel
     if [name for name, _ in whole.nodes] != [name for name, _ in share.nodes]:
         raise InputError(
-            f"At tensor-parallel width {width} the module runs other layers than at width 1; "
+            f"At tensor degree {tensor_degree} the module runs other layers than at 1; "
             "leave choices that hang on sizes out of it."
         )
     for (name, layer), (_, other) in zip(whole.nodes, share.nodes, strict=True):
-        problem = _wrong_split(whole.layers[layer].forward, share.layers[other].forward, width)
+        problem = _wrong_split(
+            whole.layers[layer].forward, share.layers[other].forward, tensor_degree
+        )
         if problem is not None:
             raise InputError(
-                f"At tensor-parallel width {width} the plan splits {name} wrongly: {problem}."
+                f"At tensor degree {tensor_degree} the plan splits {name} wrongly: {problem}."
             )
 
 
-def _wrong_split(whole: OperatorGraph, share: OperatorGraph, width: int) -> str | None:
+def _wrong_split(whole: OperatorGraph, share: OperatorGraph, tensor_degree: int) -> str | None:
     """Return what is wrong with a share as a clause of a sentence, or None."""
     products = [[gemm for op in graph.operators for gemm in op.gemms] for graph in (whole, share)]
     if len(products[0]) != len(products[1]):
         return f"it has {len(products[1])} products in place of {len(products[0])}"
     for gemm, other in zip(*products, strict=True):
-        if other.flops not in (gemm.flops, gemm.flops // width):
+        if other.flops not in (gemm.flops, gemm.flops // tensor_degree):
             return (
                 f"a product of {gemm.m} × {gemm.k} × {gemm.n} becomes one of "
-                f"{other.m} × {other.k} × {other.n}, which is neither the whole nor 1/{width} of it"
+                f"{other.m} × {other.k} × {other.n}, which is neither the whole "
+                f"nor 1/{tensor_degree} of it"
             )
         if other.k != gemm.k and max(gemm.batch, other.batch) > 1:
             return (

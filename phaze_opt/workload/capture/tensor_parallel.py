@@ -23,13 +23,13 @@ DTYPE = torch.bfloat16
 class TensorGroup:
     """The tensor-parallel group of a layer."""
 
-    width: int = 1
+    tensor_degree: int = 1
     sequence_parallel: bool = False
 
     @property
     def splits_sequence(self) -> bool:
         """Whether the residual stream is split along the sequence."""
-        return self.sequence_parallel and self.width > 1
+        return self.sequence_parallel and self.tensor_degree > 1
 
 
 @shape_only
@@ -39,26 +39,26 @@ def all_reduce(x: Tensor) -> Tensor:
 
 
 @shape_only
-def reduce_scatter(x: Tensor, width: int) -> Tensor:
+def reduce_scatter(x: Tensor, tensor_degree: int) -> Tensor:
     """Sum partial results over the group; every device gets its share of the sequence."""
-    return x.new_empty((x.shape[0] // width, *x.shape[1:]))
+    return x.new_empty((x.shape[0] // tensor_degree, *x.shape[1:]))
 
 
 @shape_only
-def all_gather(x: Tensor, width: int) -> Tensor:
+def all_gather(x: Tensor, tensor_degree: int) -> Tensor:
     """Collect the whole sequence from the shares of the devices."""
-    return x.new_empty((x.shape[0] * width, *x.shape[1:]))
+    return x.new_empty((x.shape[0] * tensor_degree, *x.shape[1:]))
 
 
 @shape_only
-def all_gather_columns(x: Tensor, width: int) -> Tensor:
+def all_gather_columns(x: Tensor, tensor_degree: int) -> Tensor:
     """Collect all columns (of the last dimension) from the shares of the devices."""
-    return x.new_empty((*x.shape[:-1], x.shape[-1] * width))
+    return x.new_empty((*x.shape[:-1], x.shape[-1] * tensor_degree))
 
 
-def _own_columns(gradient: Tensor, width: int) -> Tensor:
+def _own_columns(gradient: Tensor, tensor_degree: int) -> Tensor:
     """Return the share of a device, which holds the whole gradient."""
-    return gradient.narrow(-1, 0, gradient.shape[-1] // width)
+    return gradient.narrow(-1, 0, gradient.shape[-1] // tensor_degree)
 
 
 differentiate(all_reduce, lambda gradient: gradient.view_as(gradient), lambda inputs, _: ())
@@ -99,14 +99,14 @@ class _GatheredLinear(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, width: int, *weights_and_biases: Tensor | None) -> Any:
+    def forward(ctx: Any, x: Tensor, tensor_degree: int, *weights_and_biases: Tensor | None) -> Any:
         """Gather the sequence once and multiply it by every weight."""
         half = len(weights_and_biases) // 2
         weights, biases = weights_and_biases[:half], weights_and_biases[half:]
-        ctx.width = width
+        ctx.tensor_degree = tensor_degree
         ctx.with_bias = [bias is not None for bias in biases]
         ctx.save_for_backward(x, *weights)
-        whole = all_gather(x, width)
+        whole = all_gather(x, tensor_degree)
         return tuple(
             functional.linear(whole, weight, bias)
             for weight, bias in zip(weights, biases, strict=True)
@@ -119,11 +119,11 @@ class _GatheredLinear(torch.autograd.Function):
         x, *weights = ctx.saved_tensors
         flat = [gradient.reshape(-1, gradient.shape[-1]) for gradient in gradients]
         products = [g.mm(weight) for g, weight in zip(flat, weights, strict=True)]
-        whole = all_gather(x, ctx.width)
+        whole = all_gather(x, ctx.tensor_degree)
         partial = products[0]
         for product in products[1:]:
             partial = partial + product
-        share = reduce_scatter(partial.view(whole.shape), ctx.width)
+        share = reduce_scatter(partial.view(whole.shape), ctx.tensor_degree)
         rows = whole.view(-1, whole.shape[-1])
         weight_gradients = [g.t().mm(rows) for g in flat]
         bias_gradients = [
@@ -145,7 +145,7 @@ class ColumnParallelLinear(nn.Module):
     ) -> None:
         super().__init__()
         self.group = group
-        columns = [n // group.width for n in outputs]
+        columns = [n // group.tensor_degree for n in outputs]
         self.weights = nn.ParameterList(parameter(n, inputs) for n in columns)
         self.biases = nn.ParameterList(parameter(n) for n in columns if bias)
 
@@ -154,8 +154,8 @@ class ColumnParallelLinear(nn.Module):
         weights: Sequence[Tensor] = list(self.weights)
         biases: Sequence[Tensor | None] = list(self.biases) or [None] * len(weights)
         if self.group.splits_sequence:
-            return tuple(apply(_GatheredLinear, x, self.group.width, *weights, *biases))
-        if self.group.width > 1:
+            return tuple(apply(_GatheredLinear, x, self.group.tensor_degree, *weights, *biases))
+        if self.group.tensor_degree > 1:
             x = copy_to_group(x)
         pairs = zip(weights, biases, strict=True)
         return tuple(functional.linear(x, weight, bias) for weight, bias in pairs)
@@ -170,12 +170,12 @@ class RowParallelLinear(nn.Module):
     def __init__(self, inputs: int, outputs: int, bias: bool, group: TensorGroup) -> None:
         super().__init__()
         self.group = group
-        self.weight = parameter(outputs, inputs // group.width)
+        self.weight = parameter(outputs, inputs // group.tensor_degree)
         self.bias = parameter(outputs) if bias else None
 
     def forward(self, x: Tensor) -> Tensor:
         """Multiply the local part and sum over the group."""
-        if self.group.width == 1:
+        if self.group.tensor_degree == 1:
             return functional.linear(x, self.weight, self.bias)
         total = sum_over_group(functional.linear(x, self.weight), self.group)
         return total if self.bias is None else total + self.bias
@@ -184,8 +184,8 @@ class RowParallelLinear(nn.Module):
 def sum_over_group(partial: Tensor, group: TensorGroup) -> Tensor:
     """Sum partial results: all-reduce, or reduce-scatter under sequence parallelism."""
     if group.splits_sequence:
-        return reduce_scatter(partial, group.width)
-    return all_reduce(partial) if group.width > 1 else partial
+        return reduce_scatter(partial, group.tensor_degree)
+    return all_reduce(partial) if group.tensor_degree > 1 else partial
 
 
 @shape_only
@@ -233,7 +233,7 @@ def token_losses(logits: Tensor, targets: Tensor, group: TensorGroup) -> Tensor:
     On one device it is PyTorch's: the log-probabilities are kept, and their gradient is in memory
     beside that of the logits.
     """
-    if group.width == 1:
+    if group.tensor_degree == 1:
         return kernels.nll_loss_forward(torch.log_softmax(logits, -1), targets)
     losses: Tensor = apply(_VocabularyParallelCrossEntropy, logits, targets)
     return losses

@@ -51,7 +51,7 @@ def capture_transformer(
     microbatch: int,
     sequence_parallel: bool,
 ) -> WorkloadVariant:
-    """Capture the distinct layers at one width and microbatch.
+    """Capture the distinct layers at one tensor degree and microbatch.
 
     All blocks that attend to as many tokens share one layer.
     """
@@ -121,7 +121,7 @@ def _parts(
     config: TransformerConfig, group: TensorGroup, microbatch: int
 ) -> dict[str, _DistinctLayer]:
     """Return the distinct layers by kind."""
-    rows = config.sequence // (group.width if group.splits_sequence else 1)
+    rows = config.sequence // (group.tensor_degree if group.splits_sequence else 1)
     stream = _meta(rows, microbatch, config.hidden)
     tokens = torch.empty((config.sequence, microbatch), dtype=torch.int64, device="meta")
     local = torch.empty((rows, microbatch), dtype=torch.int64, device="meta")
@@ -142,7 +142,7 @@ def _parts(
             "head": _DistinctLayer(head, (stream, tokens), words if config.tied else 0),
         }
     if config.encoder_layers:
-        bias = _meta(config.heads // group.width, config.sequence, config.sequence)
+        bias = _meta(config.heads // group.tensor_degree, config.sequence, config.sequence)
         encoder = Block(replace(config, causal=False), group)
         decoder = Block(config, group, crosses=True)
         memory = stream.detach().requires_grad_()

@@ -88,7 +88,7 @@ def capture(
         (`phaze_opt.workload.capture.tokens`). Where they show nothing, as with images, no rate in
         tokens is reported.
     tensor_parallel
-        Widths to capture; 1 by default. Others need a plan.
+        Tensor degrees to capture; 1 by default. Others need a plan.
     plan
         How to split a module: a style by name of a layer, for example
         ``{"blocks.*.attention.joint": "colwise", "blocks.*.attention.out": "rowwise"}``
@@ -105,11 +105,11 @@ def capture(
     ------
     InputError
         If the factory cannot be imported, fails, ends the program, minds no microbatch, or returns
-        a module that cannot be traced; or if the plan does not fit the module or a width.
+        a module that cannot be traced; or if the plan does not fit the module or a tensor degree.
     """
     sizes = [1] if microbatch is None else sorted(set(microbatch))
-    widths = [1] if tensor_parallel is None else sorted(set(tensor_parallel))
-    for what, numbers in (("microbatches", sizes), ("tensor-parallel widths", widths)):
+    tensor_degrees = [1] if tensor_parallel is None else sorted(set(tensor_parallel))
+    for what, numbers in (("microbatches", sizes), ("tensor degrees", tensor_degrees)):
         if not numbers or min(numbers) < 1:
             raise InputError(f"The {what} are {numbers}, but each must be at least 1.")
     stated = _stated_tokens(tokens_per_sample, sequence)
@@ -127,19 +127,23 @@ def capture(
             again = None if isinstance(model, nn.Module) else partial(_inputs, name, make)
             refuse_other_batch(name, whole.inputs, samples, again)
             parameters = sum(parameter.numel() for parameter in whole.module.parameters())
-            shares = [_share(name, _make(name, make, samples), w) for w in widths if w > 1]
+            shares = [_share(name, _make(name, make, samples), w) for w in tensor_degrees if w > 1]
             captured[1, samples] = _capture_whole(name, whole, samples)
             for made, split in shares:
                 share = _capture_share(name, made, samples, split)
                 refuse_wrong_split(captured[1, samples].variant, share.variant)
-                captured[split.group.width, samples] = share
+                captured[split.group.tensor_degree, samples] = share
     if not captured[1, sizes[0]].has_loss:
         _log.warning(
             "The module of %s returns no scalar, so it has no loss: all its results get a "
             "gradient; return the loss to capture its work too.",
             name,
         )
-    variants = (captured[width, samples].variant for width in widths for samples in sizes)
+    variants = (
+        captured[tensor_degree, samples].variant
+        for tensor_degree in tensor_degrees
+        for samples in sizes
+    )
     shown = {captured[1, samples].tokens_per_sample for samples in sizes}
     (tokens,) = shown if len(shown) == 1 else (None,)
     return Workload(name, stated or tokens or 1, parameters, tuple(variants))
@@ -173,22 +177,22 @@ def _capture_whole(name: str, made: _Made, samples: int) -> ModuleCapture:
         return capture_module(made.module, made.inputs, samples)
 
 
-def _share(name: str, made: _Made, width: int) -> tuple[_Made, SplitModule]:
+def _share(name: str, made: _Made, tensor_degree: int) -> tuple[_Made, SplitModule]:
     """Make a module one device's share."""
     if made.plan is None:
         raise InputError(
-            f"How to split the module of {name} over {width} devices is not known: let the factory "
-            'return a plan beside the inputs, for example {"blocks.*.up": "colwise", '
-            '"blocks.*.down": "rowwise"}, or capture it at the tensor-parallel width 1.'
+            f"How to split the module of {name} over {tensor_degree} devices is not known: let the "
+            'factory return a plan beside the inputs, for example {"blocks.*.up": "colwise", '
+            '"blocks.*.down": "rowwise"}, or capture it at the tensor degree 1.'
         )
-    return made, SplitModule(made.module, made.plan, width)
+    return made, SplitModule(made.module, made.plan, tensor_degree)
 
 
 def _capture_share(name: str, made: _Made, samples: int, split: SplitModule) -> ModuleCapture:
     """Capture one device's share of a module."""
-    width = split.group.width
-    problem = f"The module of {name} cannot be traced at tensor-parallel width {width}"
-    with one_sentence(problem, _SPLIT_HINT.format(width)):
+    tensor_degree = split.group.tensor_degree
+    problem = f"The module of {name} cannot be traced at tensor degree {tensor_degree}"
+    with one_sentence(problem, _SPLIT_HINT.format(tensor_degree)):
         return capture_module(made.module, made.inputs, samples, split)
 
 
@@ -265,7 +269,9 @@ def _make(factory: str, make: Factory, samples: int) -> _Made:
             f"but it returned a {type(plan).__name__}."
         )
     if plan is not None:
-        planned_layers(module, plan)  # at every width, so that a mistake is found at the first
+        planned_layers(
+            module, plan
+        )  # at every tensor degree, so that a mistake is found at the first
     with one_sentence(f"The module of {factory} cannot be prepared"):
         _hold_plain_tensors(module)
         return _Made(module.train(), inputs, plan)

@@ -7,5 +7,5 @@ from typing import Any
 
 def trace_named(figure: dict[str, Any], name: str) -> dict[str, Any]:
     """Return the trace of a name."""
-    (trace,) = [one for one in figure["data"] if one["name"] == name]
+    (trace,) = [candidate for candidate in figure["data"] if candidate["name"] == name]
     return dict(trace)

@@ -64,9 +64,9 @@ def test_without_an_evaluation_the_plot_says_so(view: StudyView) -> None:
 @pytest.mark.parametrize("objective", ["throughput", "area"])
 def test_a_better_design_is_green(tmp_path: Path, objective: str) -> None:
     """Whether more is better or less: where the trials have missed it."""
-    found = view_of(run_study(tmp_path, 12, objectives=(objective,), baselines=()), evaluate=True)
-    (trace,) = importance(found)["data"]
-    best = found.best
+    view = view_of(run_study(tmp_path, 12, objectives=(objective,), baselines=()), evaluate=True)
+    (trace,) = importance(view)["data"]
+    best = view.best
     assert best is not None
     sign = 1.0 if objective == "throughput" else -1.0
     colours = trace["marker"]["color"]
