@@ -23,7 +23,7 @@ import typing
 from collections.abc import Callable, Mapping
 from importlib import resources
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 from uuid import uuid4
 
 import msgspec
@@ -46,17 +46,6 @@ _LISTS = (inspect.ListType, inspect.VarTupleType)
 
 _described: Callable[[Any], inspect.Type] = functools.cache(inspect.type_info)
 """Describes a type, once."""
-
-
-class PlainForm(Protocol):
-    """A class that is no dataclass, and reads and writes its own plain data."""
-
-    @classmethod
-    def from_plain(cls, plain: object) -> Any:
-        """Build a value from dicts, lists and scalars; `InputError` where they are not allowed."""
-
-    def to_plain(self) -> Any:
-        """Write the value as dicts, lists and scalars."""
 
 
 def to_json(value: object) -> bytes:
@@ -145,22 +134,6 @@ def convert_fields(value: Any, what: str) -> None:
         except TypeError:
             raise refusal(place, field, kind) from None
         object.__setattr__(value, name, from_builtins(plain, kind, place))
-
-
-def toml_lines(value: object) -> list[str]:
-    """Return a line of TOML for every field of a dataclass that is plain data.
-
-    A field without a value is left out, for which TOML has no word, and so are dataclasses inside,
-    which are tables of their own.
-    """
-    assert dataclasses.is_dataclass(value)
-    named = [(field.name, getattr(value, field.name)) for field in dataclasses.fields(value)]
-    return [
-        f"{name} = {toml_value(field)}"
-        for name, field in named
-        if isinstance(field, str | bool | int | float | tuple)
-        and not any(map(dataclasses.is_dataclass, field if isinstance(field, tuple) else ()))
-    ]
 
 
 def toml_value(value: object) -> str:
@@ -294,7 +267,11 @@ def _to_plain(value: Any) -> Any:
 
 
 def _from_plain(kind: Any, plain: object) -> Any:
-    """Read a value of a type that msgspec does not know."""
+    """Read a value of a type that msgspec does not know by its class method ``from_plain``.
+
+    It takes dicts, lists and scalars, and raises `InputError` where they are not allowed; the
+    method ``to_plain`` is its inverse.
+    """
     return plain if isinstance(plain, kind) else kind.from_plain(plain)
 
 

@@ -406,7 +406,7 @@ def _within_power(costed: CostedPoint, solved: Placement) -> Evaluation:
     return result
 
 
-def _infeasible(error: InfeasibleError, costed: CostedPoint, tensor_degree: int) -> Evaluation:
+def _infeasible(error: InfeasibleError, costed: CostedPoint, tensor: int) -> Evaluation:
     """Say what does not fit; the layers of the degree are scheduled when somebody reads them."""
     return Evaluation(
         feasible=False,
@@ -419,7 +419,7 @@ def _infeasible(error: InfeasibleError, costed: CostedPoint, tensor_degree: int)
         mfu_causal=0.0,
         hfu=0.0,
         placement=None,
-        layers=deferred(lambda: costed.costs[tensor_degree].layers),
+        layers=deferred(lambda: costed.costs[tensor].layers),
         violation=error.violation,
         misfit=error.misfit if isinstance(error, MisfitError) else None,
         tdp_w=costed.point.accelerator.tdp_w,

@@ -83,13 +83,9 @@ class CostedPoint:
     def least_work_s(self, cluster: Cluster) -> float:
         """Bound the time of a batch on a slice of the network from below, without costing it."""
         own, layers = self.problem, {}
-        for tensor_degree in (
-            tensor_degree for tensor_degree in self.estimated if tensor_degree <= cluster.devices
-        ):
-            same = tensor_terms(tensor_degree, cluster) == tensor_terms(tensor_degree, own.cluster)
-            layers[tensor_degree] = (own.outline.layers if same else self._without_collectives)[
-                tensor_degree
-            ]
+        for tensor in (tensor for tensor in self.estimated if tensor <= cluster.devices):
+            same = tensor_terms(tensor, cluster) == tensor_terms(tensor, own.cluster)
+            layers[tensor] = (own.outline.layers if same else self._without_collectives)[tensor]
         if not layers:
             return math.inf
         return least_of_layers_s(replace(own, layers=layers, least=None, cluster=cluster))
@@ -100,9 +96,7 @@ class CostedPoint:
 
         With collectives a pass takes at most their own time longer, in which all else may wait.
         """
-        return OnDemand(
-            self.estimated, lambda tensor_degree: self.estimated[tensor_degree].least_chain(False)
-        )
+        return OnDemand(self.estimated, lambda tensor: self.estimated[tensor].least_chain(False))
 
 
 def cost_point(
@@ -154,8 +148,8 @@ def cost_points(
     shape = _Shape(variants[0].precedences, variants[0].names, _common_kinds(variants))
 
     def costed(point: Point, chip: Chip, estimated: dict[int, EstimatedDegree]) -> CostedPoint:
-        costs = OnDemand(estimated, lambda tensor_degree: estimated[tensor_degree].cost(cache))
-        layers = OnDemand(estimated, lambda tensor_degree: costs[tensor_degree].chain)
+        costs = OnDemand(estimated, lambda tensor: estimated[tensor].cost(cache))
+        layers = OnDemand(estimated, lambda tensor: costs[tensor].chain)
         least = _least_layers(estimated, costs) if degrees is None and len(estimated) > 1 else None
         problem = _problem(chip, training, shape, layers, least)
         return CostedPoint(point, problem, costs, degrees, estimated, slice_index)
@@ -213,7 +207,7 @@ def _least_layers(
     Which layers are alike must be known at the least tensor degree, by which even splits divide
     them.
     """
-    least = {tensor_degree: each.least_chain() for tensor_degree, each in estimated.items()}
+    least = {tensor: each.least_chain() for tensor, each in estimated.items()}
     if estimated[min(estimated)].has_twins:
         least[min(estimated)] = costs[min(estimated)].chain
     return least

@@ -225,8 +225,8 @@ def _joined(
     """Join the operators of some graphs, cached: all designs of a study have the same."""
     ends = itertools.accumulate(len(graph.operators) for graph in graphs)
     each = [
-        communication_of(operator_table(graph), cluster, tensor_degree)
-        for graph, tensor_degree in zip(graphs, tensor_parallel, strict=True)
+        communication_of(operator_table(graph), cluster, tensor)
+        for graph, tensor in zip(graphs, tensor_parallel, strict=True)
     ]
     none = np.zeros(0)
     link_s = np.concatenate([none, *(seconds for seconds, _ in each)])

@@ -171,17 +171,14 @@ def explain_point(point: Point, load: LoadWorkload, schedules: ScheduleCache) ->
     tried = try_changes(changes(point), schedules, costed.slice_index)
     overlaps = try_changes(more_overlap(point), schedules, costed.slice_index)
     placement = evaluation.placement
-    tensor_degree = max(costed.costs) if placement is None else placement.tensor
-    cost = costed.costs[tensor_degree]
+    tensor = max(costed.costs) if placement is None else placement.tensor
+    cost = costed.costs[tensor]
     layers = tuple(
         _bind_layer(
             layer,
             point.accelerator,
             cost.passes[index],
-            {
-                trial.change.resource: trial.same.costs[tensor_degree].passes[index]
-                for trial in tried
-            },
+            {trial.change.resource: trial.same.costs[tensor].passes[index] for trial in tried},
         )
         for index, layer in enumerate(cost.layers)
     )

@@ -106,10 +106,10 @@ def read_phaze(data: bytes, what: str) -> PhazeProblem:
     edges: dict[int, tuple[PhazeEdge, ...]] = {}
     pairs: set[tuple[int, int]] = set()
     first: dict[int, int] = {}
-    for tensor_degree, key in sorted(_tensor_degrees(file, what).items()):
+    for tensor, key in sorted(_tensor_degrees(file, what).items()):
         place = f"{what}: nodes[{key!r}]"
-        nodes[tensor_degree] = from_builtins(file.nodes[key], _Nodes, place)
-        ids = index_by_id([node.id for node in nodes[tensor_degree]], place)
+        nodes[tensor] = from_builtins(file.nodes[key], _Nodes, place)
+        ids = index_by_id([node.id for node in nodes[tensor]], place)
         first = first or ids
         if ids.keys() != first.keys():
             raise InputError(
@@ -119,8 +119,8 @@ def read_phaze(data: bytes, what: str) -> PhazeProblem:
         if key not in file.edges:
             raise InputError(f"{what}: edges lacks the tensor degree {key!r}.")
         place = f"{what}: edges[{key!r}]"
-        edges[tensor_degree] = from_builtins(file.edges[key], tuple[PhazeEdge, ...], place)
-        pairs.update(edge_indices(edges[tensor_degree], first, place))
+        edges[tensor] = from_builtins(file.edges[key], tuple[PhazeEdge, ...], place)
+        pairs.update(edge_indices(edges[tensor], first, place))
     check_acyclic(pairs, [*first], f"{what}: edges")
     order = _topological(nodes[min(nodes)], pairs)
     return PhazeProblem(
@@ -130,11 +130,8 @@ def read_phaze(data: bytes, what: str) -> PhazeProblem:
         microbatches=file.microbatches,
         recompute=bool(file.recompute),
         optimizer=file.optimizer,
-        nodes={
-            tensor_degree: tuple(sorted(nodes[tensor_degree], key=lambda n: order[n.id]))
-            for tensor_degree in nodes
-        },
-        edges={tensor_degree: _by_position(edges[tensor_degree], order) for tensor_degree in nodes},
+        nodes={tensor: tuple(sorted(nodes[tensor], key=lambda n: order[n.id])) for tensor in nodes},
+        edges={tensor: _by_position(edges[tensor], order) for tensor in nodes},
     )
 
 

@@ -109,11 +109,11 @@ def _search(problem: PhazeProblem) -> PublishedPlacement | None:
     began = time.perf_counter()
     placements: list[_DegreePlacement] = []
     known: dict[frozenset[tuple[int, int]], Downsets] = {}
-    for tensor_degree in sorted(problem.nodes):
-        pairs = frozenset((edge.source, edge.destination) for edge in problem.edges[tensor_degree])
+    for tensor in sorted(problem.nodes):
+        pairs = frozenset((edge.source, edge.destination) for edge in problem.edges[tensor])
         if pairs not in known:
-            known[pairs] = _downsets(len(problem.nodes[tensor_degree]), pairs)
-        placement = _solve_degree(problem, tensor_degree, known[pairs])
+            known[pairs] = _downsets(len(problem.nodes[tensor]), pairs)
+        placement = _solve_degree(problem, tensor, known[pairs])
         if placement is not None:
             placements.append(placement)
     if not placements:
@@ -134,21 +134,21 @@ def _downsets(count: int, pairs: frozenset[tuple[int, int]]) -> Downsets:
 
 
 def _solve_degree(
-    problem: PhazeProblem, tensor_degree: int, downsets: Downsets
+    problem: PhazeProblem, tensor: int, downsets: Downsets
 ) -> _DegreePlacement | None:
     """Return the best placement at one tensor degree, or None."""
-    layers = _layer_arrays(problem, tensor_degree, downsets)
+    layers = _layer_arrays(problem, tensor, downsets)
     unsplit = layers[0][:, 4]
     # Stages on a single device are counted apart, but at tensor degree 1 every stage is on one.
-    single = int(unsplit.sum()) if tensor_degree > 1 else 0
+    single = int(unsplit.sum()) if tensor > 1 else 0
     bandwidth = problem.bandwidth_bytes_per_s
     most_stages = min(len(unsplit), problem.devices)
     following, first = split_table(
         layers, bandwidth, problem.memory_bytes, problem.recompute, most_stages, single
     )
-    synchronisation_s = _synchronisation_s(problem, tensor_degree, downsets)
+    synchronisation_s = _synchronisation_s(problem, tensor, downsets)
     time_s, data, stages, singles, index = best_degrees(
-        first, synchronisation_s, tensor_degree, problem.devices, problem.microbatches
+        first, synchronisation_s, tensor, problem.devices, problem.microbatches
     )
     if not np.isfinite(time_s):
         return None
@@ -159,10 +159,10 @@ def _solve_degree(
             singles -= 1
         stages -= 1
         chain.append(int(following[chain[-1], stages, singles]))
-    return _DegreePlacement(float(time_s), tensor_degree, int(data), load_s, downsets, tuple(chain))
+    return _DegreePlacement(float(time_s), tensor, int(data), load_s, downsets, tuple(chain))
 
 
-def _layer_arrays(problem: PhazeProblem, tensor_degree: int, downsets: Downsets) -> LayerArrays:
+def _layer_arrays(problem: PhazeProblem, tensor: int, downsets: Downsets) -> LayerArrays:
     """Return the layers at one tensor degree as the kernels take them."""
     copies = published_cost().parameter_copies[problem.optimizer]
     table = np.array(
@@ -174,17 +174,17 @@ def _layer_arrays(problem: PhazeProblem, tensor_degree: int, downsets: Downsets)
                 node.activation_bytes,
                 0.0 if node.tensor_parallel else 1.0,
             )
-            for node in problem.nodes[tensor_degree]
+            for node in problem.nodes[tensor]
         ]
     )
-    edges = problem.edges[tensor_degree]
+    edges = problem.edges[tensor]
     ends = np.array([(e.source, e.destination) for e in edges], dtype=np.int64).reshape(-1, 2)
     return table, ends, np.array([e.bytes for e in edges], dtype=np.float64), downsets.bits
 
 
-def _synchronisation_s(problem: PhazeProblem, tensor_degree: int, downsets: Downsets) -> FloatArray:
+def _synchronisation_s(problem: PhazeProblem, tensor: int, downsets: Downsets) -> FloatArray:
     """Return the seconds to synchronise each downset as the first stage: (downsets,)."""
-    parameters = np.array([node.parameter_bytes for node in problem.nodes[tensor_degree]])
+    parameters = np.array([node.parameter_bytes for node in problem.nodes[tensor]])
     stage_bytes = [parameters[downsets.members(0, index)].sum() for index in range(len(downsets))]
     factor = published_cost().synchronisation_volume / problem.bandwidth_bytes_per_s
     return np.array(stage_bytes) * factor
@@ -213,22 +213,22 @@ def _why_infeasible(problem: PhazeProblem) -> str:
     """Say in one sentence what does not fit: the devices, a layer alone, or every split."""
     copies = published_cost().parameter_copies[problem.optimizer]
     needs = []
-    for tensor_degree, nodes in sorted(problem.nodes.items()):
-        if tensor_degree > problem.devices and any(node.tensor_parallel for node in nodes):
+    for tensor, nodes in sorted(problem.nodes.items()):
+        if tensor > problem.devices and any(node.tensor_parallel for node in nodes):
             continue
         largest = max(nodes, key=lambda n: copies * n.parameter_bytes + n.activation_bytes)
         need = copies * largest.parameter_bytes + largest.activation_bytes
-        needs.append((need, tensor_degree, largest.id))
+        needs.append((need, tensor, largest.id))
     if not needs:
         return (
             f"No tensor degree fits {counted(problem.devices, 'device')}: the smallest is "
             f"{min(problem.nodes)}."
         )
-    need, tensor_degree, identifier = min(needs)
+    need, tensor, identifier = min(needs)
     over = need - problem.memory_bytes
     if over > 0:
         return (
-            f"Layer {identifier} alone, at the tensor degree {tensor_degree}, needs "
+            f"Layer {identifier} alone, at the tensor degree {tensor}, needs "
             f"{format_bytes(need)}, {format_bytes(over)} more than the "
             f"{format_bytes(problem.memory_bytes)} of a device."
         )

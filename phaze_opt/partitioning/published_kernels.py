@@ -167,7 +167,7 @@ def split_table(
 
 @lazily_compiled("Tuple((f8, i8, i8, i8, i8))(f8[:, :, ::1], f8[::1], i8, i8, i8)")
 def best_degrees(
-    first: FloatArray, synchronisation_s: FloatArray, tensor_degree: int, devices: int, batch: int
+    first: FloatArray, synchronisation_s: FloatArray, tensor: int, devices: int, batch: int
 ) -> tuple[float, int, int, int, int]:
     """Return the least time of a batch, with the degrees that give it.
 
@@ -177,7 +177,7 @@ def best_degrees(
         From `split_table`.
     synchronisation_s
         (downsets,): seconds to synchronise a first stage, of which (d − 1) / d count.
-    tensor_degree, devices, batch
+    tensor, devices, batch
         Tensor degree, number of devices, microbatches per batch.
 
     Returns
@@ -187,7 +187,7 @@ def best_degrees(
     best = (np.inf, 0, 0, 0, 0)
     for depth in range(1, first.shape[0]):
         for ones in range(min(depth, first.shape[1] - 1) + 1):
-            used = tensor_degree * (depth - ones) + ones
+            used = tensor * (depth - ones) + ones
             for data in range(1, min(devices // used, batch) + 1):
                 turns = -(-batch // data) + depth - 1
                 share = (data - 1) / data

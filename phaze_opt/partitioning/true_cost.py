@@ -31,7 +31,7 @@ def true_cost_problem(problem: PhazeProblem) -> PlacementProblem:
     level = NetworkLevel(problem.bandwidth_bytes_per_s, 0.0, "switch")
     pairs = {(e.source, e.destination) for edges in problem.edges.values() for e in edges}
     return PlacementProblem(
-        layers={tensor_degree: _layers(problem, tensor_degree) for tensor_degree in problem.nodes},
+        layers={tensor: _layers(problem, tensor) for tensor in problem.nodes},
         edges=tuple(sorted(pairs)),
         cluster=Cluster("phaze file", (level,), problem.devices),
         training=Training(
@@ -44,9 +44,9 @@ def true_cost_problem(problem: PhazeProblem) -> PlacementProblem:
     )
 
 
-def _layers(problem: PhazeProblem, tensor_degree: int) -> tuple[LayerCost, ...]:
+def _layers(problem: PhazeProblem, tensor: int) -> tuple[LayerCost, ...]:
     """Return the costs of the layers at one tensor degree."""
-    nodes, edges = problem.nodes[tensor_degree], problem.edges[tensor_degree]
+    nodes, edges = problem.nodes[tensor], problem.edges[tensor]
     weight_bytes = OPTIMIZERS[_OPTIMIZER_NAMES[problem.optimizer]].weight_bytes
     output, entering = [0.0] * len(nodes), [0.0] * len(nodes)
     for edge in edges:

@@ -51,11 +51,11 @@ def beside_products(
     if group == 1:
         return one_core, all_cores
     product_s = all_cores.latency_s
-    on_one, every = (
+    on_one, on_all = (
         replace(mode, latency_s=_chunked_latency_s(graph, mode, product_s, group, core_share))
         for mode in (one_core, all_cores)
     )
-    return on_one, every
+    return on_one, on_all
 
 
 def _chunked_latency_s(

@@ -393,8 +393,8 @@ def _beside_products(among: PassEstimates) -> JointEstimate:
     for each in among.passes:
         which = slice(None), estimate.parts[each.place]
         own = one_core.rows(which), all_cores.rows(which)
-        on_one, every = beside_products(each.graph, *own, each.tensor, core_share)
-        one_core_s[which], all_cores_s[which] = on_one.latency_s, every.latency_s
+        on_one, on_all = beside_products(each.graph, *own, each.tensor, core_share)
+        one_core_s[which], all_cores_s[which] = on_one.latency_s, on_all.latency_s
     both = GraphEstimate(
         replace(one_core, latency_s=one_core_s), replace(all_cores, latency_s=all_cores_s)
     )

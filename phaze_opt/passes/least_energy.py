@@ -56,7 +56,7 @@ def least_batch_energy_j(
         For an option that the bounds do not declare.
     """
     check_handled(training, chips)
-    tensor_degree = variant.tensor_parallel
+    tensor = variant.tensor_parallel
     microbatch_j = np.zeros(len(chips))
     for layer, count in zip(variant.layers, variant.counts, strict=True):
         graphs = graphs_of(layer, training)
@@ -64,10 +64,10 @@ def least_batch_energy_j(
         for graph in runs:
             fused = fuse_once(graph, fusion)
             microbatch_j += count * least_energy_j(
-                fused, chips, cluster, tensor_degree, residency=training.residency
+                fused, chips, cluster, tensor, residency=training.residency
             )
     microbatches = training.global_batch / training.microbatch
     parameters = local_parameters(bare_chain(variant, training, fusion))
     state_bytes = parameters * (training.step_bytes + microbatches * sum(training.copy_bytes))
     hbm_j = state_bytes * energy_constants().hbm_pj_per_byte * J_PER_PJ
-    return tensor_degree * (microbatches * microbatch_j + hbm_j)
+    return tensor * (microbatches * microbatch_j + hbm_j)

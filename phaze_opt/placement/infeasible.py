@@ -77,12 +77,7 @@ def explain_infeasible(problem: PlacementProblem) -> InfeasibleError:
     """
     names = problem.names_of(max(problem.layers))
     outline = problem.outline
-    held = tuple(
-        [
-            (tensor_degree, chain_bytes(outline, tensor_degree))
-            for tensor_degree in sorted(outline.layers)
-        ]
-    )
+    held = tuple([(tensor, chain_bytes(outline, tensor)) for tensor in sorted(outline.layers)])
     given = problem.cluster, problem.training, problem.hbm_usable_bytes
     return _known_reason(names, held, *given).again()
 
@@ -97,10 +92,10 @@ def _known_reason(
 ) -> InfeasibleError:
     """Do as `explain_infeasible`, cached."""
     layers = {
-        tensor_degree: tuple(
+        tensor: tuple(
             [layer.with_fields(name=name) for name, layer in zip(names, chain.layers, strict=True)]
         )
-        for tensor_degree, chain in held
+        for tensor, chain in held
     }
     return _explain(PlacementProblem(layers, (), cluster, training, hbm_usable_bytes, math.inf))
 
@@ -108,37 +103,32 @@ def _known_reason(
 def _explain(problem: PlacementProblem) -> InfeasibleError:
     """Find the reason."""
     devices = problem.cluster.devices
-    tensor_degrees = [
-        tensor_degree for tensor_degree in sorted(problem.layers) if tensor_degree <= devices
-    ]
+    tensor_degrees = [tensor for tensor in sorted(problem.layers) if tensor <= devices]
     if not tensor_degrees:
         return InfeasibleError(
             f"No tensor degree fits {counted(devices, 'device')}: the smallest is "
             f"{min(problem.layers)}.",
             violation=min(problem.layers) / devices - 1,
         )
-    worst = [_largest_layer(problem, tensor_degree) for tensor_degree in tensor_degrees]
-    memory, tensor_degree, layer = min(worst, key=lambda entry: (entry[0].total, entry[1]))
+    worst = [_largest_layer(problem, tensor) for tensor in tensor_degrees]
+    memory, tensor, layer = min(worst, key=lambda entry: (entry[0].total, entry[1]))
     if memory.total > problem.hbm_usable_bytes:
-        name = f"Layer {layer.name!r} alone, at the tensor degree {tensor_degree},"
+        name = f"Layer {layer.name!r} alone, at the tensor degree {tensor},"
         alone = explain_excess(name, memory, problem)
         nearest = explain_tightest_split(problem).misfit
         return MisfitError(str(alone), alone.memory, alone.usable_bytes, nearest)
     return explain_tightest_split(problem)
 
 
-def _largest_layer(
-    problem: PlacementProblem, tensor_degree: int
-) -> tuple[StageMemory, int, LayerCost]:
+def _largest_layer(problem: PlacementProblem, tensor: int) -> tuple[StageMemory, int, LayerCost]:
     """Return the layer that needs most memory alone on the last stage, and its tensor degree."""
     optimizer = OPTIMIZERS[problem.training.optimizer]
-    shards = Shards.of(problem.training.zero, _most_data(problem, tensor_degree, 1))
+    shards = Shards.of(problem.training.zero, _most_data(problem, tensor, 1))
     alone = [
-        (stage_memory([layer], 1, optimizer, shards), layer)
-        for layer in problem.layers[tensor_degree]
+        (stage_memory([layer], 1, optimizer, shards), layer) for layer in problem.layers[tensor]
     ]
     memory, layer = max(alone, key=lambda entry: entry[0].total)
-    return memory, tensor_degree, layer
+    return memory, tensor, layer
 
 
 def explain_tightest_split(problem: PlacementProblem) -> MisfitError:
@@ -153,13 +143,11 @@ def explain_tightest_split(problem: PlacementProblem) -> MisfitError:
     """
     problem = problem.outline
     tensor_degrees = [
-        tensor_degree
-        for tensor_degree in sorted(problem.layers)
-        if tensor_degree <= problem.cluster.devices
+        tensor for tensor in sorted(problem.layers) if tensor <= problem.cluster.devices
     ]
-    tightest = [_least_memory_split(problem, tensor_degree) for tensor_degree in tensor_degrees]
-    split = min(tightest, key=lambda split: (split.need_bytes, split.tensor_degree))
-    layers, starts = problem.layers[split.tensor_degree], split.starts
+    tightest = [_least_memory_split(problem, tensor) for tensor in tensor_degrees]
+    split = min(tightest, key=lambda split: (split.need_bytes, split.tensor))
+    layers, starts = problem.layers[split.tensor], split.starts
     ends = [*starts[1:], len(layers)]
     held = _held(problem, split.data, len(starts))[:0:-1]
     optimizer, shards = OPTIMIZERS[problem.training.optimizer], split.shards
@@ -171,7 +159,7 @@ def explain_tightest_split(problem: PlacementProblem) -> MisfitError:
     i, j = starts[stage], ends[stage]
     name = (
         f"Even the split that needs least memory, {counted(len(starts), 'stage')} at the "
-        f"tensor degree {split.tensor_degree}, does not fit: stage {stage + 1} "
+        f"tensor degree {split.tensor}, does not fit: stage {stage + 1} "
         f"({layers[i].name!r} to {layers[j - 1].name!r})"
     )
     return explain_excess(name, needs[stage], problem)
@@ -182,15 +170,15 @@ class _TightSplit:
     """The split that needs least memory at one tensor degree: bytes, replicas, and first layers."""
 
     need_bytes: float
-    tensor_degree: int
+    tensor: int
     data: int
     shards: Shards
     starts: list[int]
 
 
-def _most_data(problem: PlacementProblem, tensor_degree: int, stages: int) -> int:
+def _most_data(problem: PlacementProblem, tensor: int, stages: int) -> int:
     """Return the most replicas of so many stages that devices and batch allow; at least one."""
-    return max(1, most_data(tensor_degree * stages, problem.cluster, problem.training))
+    return max(1, most_data(tensor * stages, problem.cluster, problem.training))
 
 
 def _held(problem: PlacementProblem, data: int, stages: int) -> list[int]:
@@ -201,42 +189,38 @@ def _held(problem: PlacementProblem, data: int, stages: int) -> list[int]:
     return held
 
 
-def _least_memory_split(problem: PlacementProblem, tensor_degree: int) -> _TightSplit:
+def _least_memory_split(problem: PlacementProblem, tensor: int) -> _TightSplit:
     """Split the chain so that its fullest stage holds least, over any number of stages."""
-    devices, layers = problem.cluster.devices, problem.layers[tensor_degree]
-    chain, optimizer = chain_bytes(problem, tensor_degree), OPTIMIZERS[problem.training.optimizer]
+    devices, layers = problem.cluster.devices, problem.layers[tensor]
+    chain, optimizer = chain_bytes(problem, tensor), OPTIMIZERS[problem.training.optimizer]
     usable_bytes = problem.hbm_usable_bytes
     splits = []
-    for data in _data_degrees(problem, tensor_degree):
+    for data in _data_degrees(problem, tensor):
         shards = Shards.of(problem.training.zero, data)
         held = held_by_runs(chain, optimizer, shards, usable_bytes)
         # What a stage holds depends on its place only, so one pass serves all numbers of stages.
-        most_stages = min(len(layers), devices // (tensor_degree * data))
+        most_stages = min(len(layers), devices // (tensor * data))
         need_bytes, starts = tightest_split(
             held.resident_bytes,
             held.stash_bytes,
             np.array(_held(problem, data, most_stages), dtype=np.int64),
         )
-        splits.append(_TightSplit(need_bytes, tensor_degree, data, shards, starts.tolist()))
+        splits.append(_TightSplit(need_bytes, tensor, data, shards, starts.tolist()))
     return min(splits, key=lambda split: (split.need_bytes, split.data))
 
 
-def _data_degrees(problem: PlacementProblem, tensor_degree: int) -> list[int]:
+def _data_degrees(problem: PlacementProblem, tensor: int) -> list[int]:
     """Return the numbers of replicas among which that with the least memory is.
 
     Of as many stages, more replicas share out more, and hold fewer microbatches where they have
     fewer than stages in flight (all of them under GPipe).
     """
     training, devices = problem.training, problem.cluster.devices
-    layers = len(problem.layers[tensor_degree])
+    layers = len(problem.layers[tensor])
     always = training.zero > 0 or training.schedule_of_chunk == "gpipe"
 
     def matters(data: int) -> bool:
-        return always or training.microbatches(data) < min(
-            layers, devices // (tensor_degree * data)
-        )
+        return always or training.microbatches(data) < min(layers, devices // (tensor * data))
 
-    most = {_most_data(problem, tensor_degree, stages) for stages in range(1, layers + 1)}
-    return sorted(
-        {1} | {data for data in most if data * tensor_degree <= devices and matters(data)}
-    )
+    most = {_most_data(problem, tensor, stages) for stages in range(1, layers + 1)}
+    return sorted({1} | {data for data in most if data * tensor <= devices and matters(data)})

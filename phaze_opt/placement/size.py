@@ -56,11 +56,11 @@ def table_bytes(layers: int) -> int:
     return 8 * layers * (layers + 1)
 
 
-def placement_bytes(layers: int, tensor_degrees: Sequence[DegreeSize]) -> int:
+def placement_bytes(layers: int, degrees: Sequence[DegreeSize]) -> int:
     """Bound the memory of a placement from above: every tensor degree may have to be looked at."""
-    tables = len(tensor_degrees) * TABLES_OF_DEGREE * table_bytes(layers)
-    classes = _CLASS_BYTES * sum(tensor_degree.classes for tensor_degree in tensor_degrees)
-    replicas = [tensor_degree.replicas for tensor_degree in tensor_degrees]
+    tables = len(degrees) * TABLES_OF_DEGREE * table_bytes(layers)
+    classes = _CLASS_BYTES * sum(degree.classes for degree in degrees)
+    replicas = [degree.replicas for degree in degrees]
     each = _REPLICAS_BYTES + 8 * _KEPT_ARRAYS * layers
     besides = 8 * _OTHER_ARRAYS * layers * max(replicas, default=0)
     # Of single candidates a few tables, and hardly more than there are candidates.
@@ -68,7 +68,7 @@ def placement_bytes(layers: int, tensor_degrees: Sequence[DegreeSize]) -> int:
     return tables + classes + each * sum(replicas) + besides + kept
 
 
-def check_memory(layers: int, devices: int, tensor_degrees: Sequence[DegreeSize]) -> None:
+def check_memory(layers: int, devices: int, degrees: Sequence[DegreeSize]) -> None:
     """Refuse a placement that may take more memory than `MOST_PLACEMENT_BYTES`.
 
     Raises
@@ -76,10 +76,10 @@ def check_memory(layers: int, devices: int, tensor_degrees: Sequence[DegreeSize]
     InputError
         Says what would be needed, and what makes it less.
     """
-    needed, most = placement_bytes(layers, tensor_degrees), MOST_PLACEMENT_BYTES
+    needed, most = placement_bytes(layers, degrees), MOST_PLACEMENT_BYTES
     if needed <= most:
         return
-    tables = len(tensor_degrees) * TABLES_OF_DEGREE * table_bytes(layers)
+    tables = len(degrees) * TABLES_OF_DEGREE * table_bytes(layers)
     for_tables = 2 * tables > needed
     what = "tables of its stages" if for_tables else "numbers of replicas that its network has"
     less = ["fewer layers"] if for_tables else ["fewer devices", "a smaller global batch"]

@@ -253,7 +253,7 @@ def _safe_headers(headers: Headers, path: str) -> Headers:
     policies = [value for name, value in headers if name.lower() == _POLICY.lower()]
     if path.startswith("/artifacts/"):
         policies.append(_ARTIFACT_POLICY)
-    policy = ";".join([*(policy_text.rstrip("; ") for policy_text in policies), _NO_FRAMES])
+    policy = ";".join([*(policy.rstrip("; ") for policy in policies), _NO_FRAMES])
     return [
         *kept,
         (_POLICY, policy),

@@ -173,14 +173,6 @@ def rows_table(rows: Sequence[Mapping[str, Any]]) -> Table:
     return table
 
 
-def pairs_table(title: str, values: Mapping[str, object]) -> RenderableType:
-    """List names with values."""
-    table = pairs()
-    for name, value in values.items():
-        add_row(table, name, value_words(value))
-    return Group(sentence(title, style="bold"), table)
-
-
 def value_words(value: object) -> str:
     """Write a plain value: six digits of a fraction, all of a whole number, a dash for no value.
 

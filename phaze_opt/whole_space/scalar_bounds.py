@@ -175,12 +175,7 @@ class ScalarBounds:
         own, best_s, usable_bytes = _chip_seconds(run, chip), enough_s, chip.usable_hbm_bytes
         for variant, placement, passes in run.variants:
             candidates = run.candidates(variant, placement, usable_bytes)
-
-            def bound(chip: Accelerator, sort: Sort, known_s: float) -> float:
-                seconds = passes.seconds(chip, sort)  # noqa: B023
-                splits = sort != "box"
-                return batch_s(seconds, candidates, own, known_s, splits=splits)  # noqa: B023
-
+            bound = partial(_least_s, passes, candidates, own)
             if box is not None and enough_s < math.inf:
                 key = variant.tensor_parallel, box, usable_bytes, enough_s
                 if run.box_s(key, partial(bound, box, "box", enough_s)) >= enough_s:
@@ -227,6 +222,18 @@ class ScalarBounds:
             for variant in arrays.variants(inputs)
         ]
         return _ScalarRun(inputs, fused, variants)
+
+
+def _least_s(
+    passes: Passes,
+    candidates: ScalarCandidates,
+    own: ChipSeconds,
+    chip: Accelerator,
+    sort: Sort,
+    known_s: float,
+) -> float:
+    """Bound the time of a batch of one variant by passes of some sort; ``known_s`` at most."""
+    return batch_s(passes.seconds(chip, sort), candidates, own, known_s, splits=sort != "box")
 
 
 def _chip_seconds(run: _ScalarRun, chip: Accelerator) -> ChipSeconds:

@@ -23,7 +23,6 @@ from phaze_opt.report.tables import (
     accelerator_tables,
     cluster_tables,
     evaluation_tables,
-    pairs_table,
     rows_table,
     workload_tables,
 )
@@ -64,7 +63,6 @@ def test_hostile_names_are_shown_not_run(tmp_path: Path) -> None:
     for table in (
         study_tables(study),
         studies_table([summary]),
-        pairs_table(HOSTILE, {"a": HOSTILE}),
         rows_table([{"a": HOSTILE}]),
         sentence(HOSTILE),
     ):
