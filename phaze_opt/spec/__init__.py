@@ -24,6 +24,7 @@ Where a rule stands:
   `constraints.run_violation`
 - axes without a price in the area model, which are refused -> `axis_names.refuse_free_axes`
 - powers of two as exponents, steps, choices, derived values -> `axes`
+- names that freezing resolves, and refusals before anything is captured -> `freezing.freeze`
 - default sampler -> `study_spec.default_sampler`
 - hash of a study -> `frozen.ResolvedStudy.hash`; hash without the search and its sampler ->
   `frozen.ResolvedStudy.question_hash`
