@@ -28,8 +28,8 @@ Where a rule stands:
 - lease expiry -> `tables.lease_is_over` (on the clock `tables.database_now_s`); a lease is taken in
   `tickets.TicketOffice.claim`, renewed by `leases.LeaseKeeper` four times within
   `leases.DEFAULT_LEASE_S`, and ended at once by `leases.expire_dead_workers`
-- states of a ticket (open, held, done, failed) -> `tickets.TicketOffice`, whose methods are the only
-  ways from one to another
+- states of a ticket (open, held, done, failed) -> `tickets.TicketOffice`: only its methods change
+  them
 - no point twice among workers -> `tickets.TicketOffice.claim`; number of trials of a study ->
   `tickets.TicketOffice.target`
 - deaths until a ticket is given up, and its rests -> `tickets.TicketOffice._count_loss`
