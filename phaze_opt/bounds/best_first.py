@@ -43,10 +43,12 @@ _SMALLEST = 1.0 - 1e-12
 
 @dataclass(frozen=True)
 class BoundedPoint:
-    """A point with the upper bound of its value, and the best rank that it may have.
+    """A point with the upper bound of its merit, and the best rank that it may have.
 
     Attributes
     ----------
+    place
+        Its option, size of the HBM and architecture in the grid.
     batches
         Number of batches of cells that had to be opened to know that this point is the next.
     """
@@ -54,6 +56,7 @@ class BoundedPoint:
     point: DesignPoint
     bound: float
     head: Head
+    place: tuple[int, int, int]
     batches: int = 0
 
 
@@ -157,7 +160,7 @@ class BestFirst:
             self._push(number)
             option, size, row = (int(i) for i in np.unravel_index(place, self.grid.shape))
             point = self.grid.point(option, size, row)
-            yield BoundedPoint(point, float(batch.bounds[at]), head, opened)
+            yield BoundedPoint(point, float(batch.bounds[at]), head, (option, size, row), opened)
 
     @property
     def left(self) -> Head | None:
@@ -211,13 +214,16 @@ class BestFirst:
         counts = np.diff(chips.first)
         least_mm2 = np.minimum.reduceat(chips.area_mm2, chips.first[:-1]) if boxes else np.zeros(0)
         cells = []
+        maximise = self._study_bounds.bounded.maximise
         for option in range(options):
             for box in np.flatnonzero(bounds[option].max(axis=0) > 0.0).tolist():
                 hbm_bytes = chips.hbm_bytes[:, chips.first[box]].tolist()
                 of_sizes = zip(bounds[option, :, box].tolist(), hbm_bytes, strict=True)
                 area_mm2 = float(least_mm2[box]) * _SMALLEST
                 head = min(
-                    head_of(bound, size, area_mm2) for bound, size in of_sizes if bound > 0.0
+                    head_of(bound, size, area_mm2, maximise)
+                    for bound, size in of_sizes
+                    if bound > 0.0
                 )
                 cells.append((head, option, box))
         cells.sort()
@@ -277,7 +283,7 @@ class BestFirst:
 
     def _ask(self, parts: list[SpacePart]) -> tuple[str, list[FloatArray] | PendingBounds]:
         """Return the key of the bounds of a batch, and the bounds: stored, computed or pending."""
-        key, bounds = stored_bounds(self.grid, self._store, parts)
+        key, bounds = stored_bounds(self.grid, self._study_bounds, self._store, parts)
         if bounds is not None:
             return key, bounds
         if self._bounder is None:
@@ -287,6 +293,7 @@ class BestFirst:
     def _add(self, parts: Sequence[SpacePart], part_bounds: Sequence[FloatArray]) -> None:
         """Add the points of a batch."""
         chips, shape = self.grid.chips, self.grid.shape
+        maximise = self._study_bounds.bounded.maximise
         heads: list[Head] = []
         places: list[int] = []
         bounds: list[float] = []
@@ -305,7 +312,7 @@ class BestFirst:
                     row_bounds, sizes, area_mm2, at, strict=True
                 ):
                     if bound > 0.0:
-                        heads.append(head_of(bound, hbm_bytes, area))
+                        heads.append(head_of(bound, hbm_bytes, area, maximise))
                         bounds.append(bound)
                         places.append(place)
         order = sorted(range(len(heads)), key=lambda i: (heads[i], places[i]))

@@ -13,10 +13,10 @@ from typing import Protocol
 import numpy as np
 
 from phaze_opt.arrays import FloatArray, IntArray
+from phaze_opt.bounds.fitting_tiles import where_tiles_fit
 from phaze_opt.bounds.point_grid import PointGrid
 from phaze_opt.bounds.study_bounds import BoundedChips, StudyBounds
 from phaze_opt.errors import InputError
-from phaze_opt.estimator.tensor_core import NoTileFitsError
 from phaze_opt.on_demand import cached_property
 from phaze_opt.spec.frozen import content_hash
 from phaze_opt.store.enumerations import BoundStore, rounded_up
@@ -64,11 +64,14 @@ def parts_of(runs: Iterable[tuple[int, tuple[int, int]]]) -> list[SpacePart]:
 
 
 def stored_bounds(
-    grid: PointGrid, store: BoundStore | None, parts: Sequence[SpacePart]
+    grid: PointGrid,
+    study_bounds: StudyBounds,
+    store: BoundStore | None,
+    parts: Sequence[SpacePart],
 ) -> tuple[str, list[FloatArray] | None]:
     """Return the key of the bounds of some parts, and the bounds, ``None`` if none are stored."""
     plain = [[part.option, *part.rows] for part in parts]
-    key = content_hash([grid.study.question_hash, "chips", plain])
+    key = content_hash([*study_bounds.question, "chips", plain])
     stored = None if store is None else store.find(key)
     ends = np.cumsum([len(part.architectures) for part in parts])
     if stored is None or stored.shape != (grid.shape[1], ends[-1]):
@@ -87,7 +90,7 @@ def bounds_of_boxes(
     """
     options, sizes, _ = grid.shape
     boxes = len(grid.chips.first) - 1
-    key = content_hash([grid.study.question_hash, "boxes"])
+    key = content_hash([*study_bounds.question, "boxes"])
     bounds = None if store is None else store.find(key)
     if bounds is None or bounds.shape != (options * sizes, boxes):
         per_option = np.zeros((options, sizes, boxes))
@@ -113,7 +116,16 @@ def bound_parts(
     for part in parts:
         if part.rows not in shared:
             shared[part.rows] = all_chips.some(np.searchsorted(rows, part.architectures))
-        bounds.append(_bound_rows(grid, study_bounds, part.option, shared[part.rows]))
+        chips = shared[part.rows]
+
+        def bound(
+            which: IntArray, part: SpacePart = part, chips: BoundedChips = chips
+        ) -> FloatArray:
+            some = chips if len(which) == len(chips.area_mm2) else chips.some(which)
+            return bounds_of(grid, study_bounds, part.option, some)
+
+        none = np.zeros((len(chips.hbm_bytes), 1))
+        bounds.append(where_tiles_fit(bound, np.arange(len(chips.area_mm2)), none))
     return bounds
 
 
@@ -133,19 +145,3 @@ def bounds_of(
         # The network does not exist: every evaluation is refused, too.
         return np.zeros(chips.hbm_bytes.shape)
     return study_bounds.values(design, chips)
-
-
-def _bound_rows(
-    grid: PointGrid, study_bounds: StudyBounds, option: int, chips: BoundedChips
-) -> FloatArray:
-    """Bound architectures; 0 for an architecture that no tile of a product fits."""
-    try:
-        return bounds_of(grid, study_bounds, option, chips)
-    except NoTileFitsError:
-        # The error refuses all chips that are bounded together: halves find the ones to blame.
-        count = len(chips.architectures)
-        if count == 1:
-            return np.zeros((len(chips.hbm_bytes), 1))
-        halves = np.array_split(np.arange(count), 2)
-        bounds = [_bound_rows(grid, study_bounds, option, chips.some(half)) for half in halves]
-        return np.concatenate(bounds, axis=1)

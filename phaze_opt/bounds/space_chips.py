@@ -15,9 +15,11 @@ import numpy as np
 from phaze_opt.arrays import BoolArray, FloatArray, IntArray
 from phaze_opt.bounds.chip_columns import Build, chip_builder, chip_columns
 from phaze_opt.errors import InputError
+from phaze_opt.estimator.chips import Chips
 from phaze_opt.hardware.accelerator import Accelerator
 from phaze_opt.hardware.area import AREA_FIELDS, area_of_arrays_mm2, sram_table
 from phaze_opt.hardware.buildable import are_buildable
+from phaze_opt.on_demand import cached_property
 from phaze_opt.spec.axes import Derived
 from phaze_opt.spec.axis_names import field_of, kind_of
 from phaze_opt.spec.constraints import chip_violation
@@ -31,8 +33,28 @@ _CANDIDATES = 2**17
 _NEAR = 1e-6
 """Relative distance from a limit within which each chip is checked alone."""
 
+_NO_ENERGY = ("num_vc", "pe_vc", "l2_vc_bytes", "hbm_bytes", "hbm_bytes_per_s")
+"""Fields of chips without a cache that change no energy, but that smaller private buffers of vector
+cores may take more of it: they read long rows again."""
+
 _SHAPES = ("num_tc", "pe_x", "pe_y", "num_vc", "pe_vc", "l2_tc_bytes", "l2_vc_bytes")
 """Fields on which rooflines depend only by the numbers of processing elements and lanes."""
+
+
+@dataclass(frozen=True, eq=False)
+class EnergyKinds:
+    """The chips of a space by what decides the least energy of a batch.
+
+    Attributes
+    ----------
+    chips
+        One of each kind, that takes the least energy.
+    of : (architectures,)
+        The kind of each architecture of the space.
+    """
+
+    chips: Chips
+    of: IntArray
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,6 +76,10 @@ class SpaceChips:
         Index of each size on its axis; a single 0 if there is no such axis.
     first : (boxes + 1,)
         The first architecture of every box, and the number of architectures.
+    kind : (architectures,)
+        Architectures of one kind take equal energies, or more with smaller private buffers.
+    private_bytes : (architectures,)
+        Of the private buffer of a vector core.
     build
         Makes a chip from the indices on the axes of ``names``.
     """
@@ -64,6 +90,8 @@ class SpaceChips:
     hbm_bytes: IntArray
     hbm_indices: IntArray
     first: IntArray
+    kind: IntArray
+    private_bytes: FloatArray
     build: Build
 
     def __len__(self) -> int:
@@ -75,6 +103,14 @@ class SpaceChips:
         chip = self.build(self._row(row, 0))
         assert chip is not None
         return chip
+
+    @cached_property
+    def energy_kinds(self) -> EnergyKinds:
+        """The kinds, each by its architecture with the largest private buffers."""
+        order = np.argsort(-self.private_bytes, kind="stable")
+        _, first = np.unique(self.kind[order], return_index=True)
+        rows = order[first]
+        return EnergyKinds(Chips([self.architecture(row) for row in rows.tolist()]), self.kind)
 
     def point_indices(self, architecture: int, size: int) -> dict[str, int]:
         """Return the index on every searched chip axis of an architecture with one HBM size."""
@@ -130,6 +166,8 @@ def allowed_chips(study: ResolvedStudy) -> SpaceChips:
         hbm_bytes=np.broadcast_to(own_bytes, (len(own_bytes), len(grid))),
         hbm_indices=hbm_indices,
         first=first,
+        kind=_energy_kinds(study, columns)[order],
+        private_bytes=columns["l2_vc_bytes"][order],
         build=build,
     )
 
@@ -249,3 +287,11 @@ def _boxes(study: ResolvedStudy, columns: dict[str, FloatArray]) -> tuple[IntArr
     order = np.argsort(which, kind="stable")
     counts = np.bincount(which)
     return order.astype(np.int64), np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+
+
+def _energy_kinds(study: ResolvedStudy, columns: Mapping[str, FloatArray]) -> IntArray:
+    """Return a number for all chips with equal fields, but for those that change no energy."""
+    unseen = _NO_ENERGY if study.base.concurrent_operators else ()
+    seen = [column for name, column in columns.items() if name not in unseen]
+    _, which = np.unique(np.stack(seen), axis=1, return_inverse=True)
+    return which.reshape(-1).astype(np.int64)

@@ -15,18 +15,20 @@ from typing import Self
 import numpy as np
 
 from phaze_opt.arrays import FloatArray, IntArray
-from phaze_opt.bounds.space_chips import SpaceChips
+from phaze_opt.bounds.fitting_tiles import where_tiles_fit
+from phaze_opt.bounds.space_chips import EnergyKinds, SpaceChips
 from phaze_opt.choices import FusionMode
 from phaze_opt.degrees import Degrees
 from phaze_opt.errors import InputError
 from phaze_opt.estimator.chips import Chips
+from phaze_opt.estimator.least_energy import least_energies_j
 from phaze_opt.network.cluster import Cluster
 from phaze_opt.network.collective import tensor_terms
 from phaze_opt.passes.estimates import Chip
 from phaze_opt.passes.graphs import default_fusion
 from phaze_opt.passes.layer_cost import LeastLayers
-from phaze_opt.passes.least_energy import least_batch_energy_j
-from phaze_opt.passes.least_seconds import least_layers
+from phaze_opt.passes.least_energy import fused_passes, least_batch_energy_j
+from phaze_opt.passes.least_seconds import least_layers, longest_layers
 from phaze_opt.placement.least import LeastPlacement
 from phaze_opt.placement.most_held import most_held_bytes
 from phaze_opt.point import (
@@ -42,6 +44,7 @@ from phaze_opt.spec.frozen import ResolvedStudy
 from phaze_opt.spec.objectives import (
     BOUNDED_OBJECTIVES,
     OBJECTIVES,
+    RATES,
     Measured,
     ObjectiveKind,
     joined,
@@ -56,8 +59,8 @@ ROUNDING = 1e-9
 
 
 def bounded_rate(spec: StudySpec) -> ObjectiveKind:
-    """Return the objective that `StudyBounds` bounds: the first with a bound, or the throughput."""
-    named = [name for name in spec.objectives if name in BOUNDED_OBJECTIVES]
+    """Return the rate that bounds of a front are made of: the first, or the throughput."""
+    named = [name for name in spec.objectives if name in RATES]
     return OBJECTIVES[named[0] if named else "throughput"]
 
 
@@ -93,6 +96,10 @@ class BoundedChips:
         Sizes of the HBM.
     area_mm2 : (architectures,)
         Under the area model of the study.
+    space
+        The space that they are of.
+    runs : (architectures, 2)
+        First and last row (exclusive) of the chips of the space that each stands for.
     rooflines
         Whether each chip stands for a box: all chips with its peak rates, of their least area.
     """
@@ -100,27 +107,42 @@ class BoundedChips:
     architectures: Chips
     hbm_bytes: IntArray
     area_mm2: FloatArray
+    space: SpaceChips
+    runs: IntArray
     rooflines: bool = False
 
     @classmethod
     def of(cls, chips: SpaceChips, rows: IntArray) -> Self:
         """Return the architectures of some rows of a space."""
         architectures = Chips([chips.architecture(row) for row in rows.tolist()])
-        return cls(architectures, chips.hbm_bytes[:, rows], chips.area_mm2[rows])
+        runs = np.stack([rows, rows + 1], axis=1)
+        return cls(architectures, chips.hbm_bytes[:, rows], chips.area_mm2[rows], chips, runs)
 
     @classmethod
     def boxes(cls, chips: SpaceChips) -> Self:
         """Return the boxes of a space, each by its first architecture."""
-        first = chips.first[:-1]
+        first, end = chips.first[:-1], chips.first[1:]
         least_mm2 = np.minimum.reduceat(chips.area_mm2, first) if len(first) else chips.area_mm2
-        return replace(cls.of(chips, first), area_mm2=least_mm2, rooflines=True)
+        runs = np.stack([first, end], axis=1)
+        return replace(cls.of(chips, first), area_mm2=least_mm2, runs=runs, rooflines=True)
 
     def some(self, which: IntArray) -> BoundedChips:
         """Return the chips of some indices."""
-        architectures = Chips([self.architectures[index] for index in which.tolist()])
-        return BoundedChips(
-            architectures, self.hbm_bytes[:, which], self.area_mm2[which], self.rooflines
+        return replace(
+            self,
+            architectures=Chips([self.architectures[index] for index in which.tolist()]),
+            hbm_bytes=self.hbm_bytes[:, which],
+            area_mm2=self.area_mm2[which],
+            runs=self.runs[which],
         )
+
+    def least(self, by_kind: FloatArray) -> FloatArray:
+        """Return the least of what depends on the kind of energy alone: (architectures,)."""
+        of_rows = by_kind[self.space.energy_kinds.of]
+        if not self.rooflines:
+            return np.asarray(of_rows[self.runs[:, 0]])
+        # Boxes need not stand next to each other: every second part lies between two of them.
+        return np.array([of_rows[begin:end].min() for begin, end in self.runs.tolist()])
 
 
 @dataclass(eq=False)
@@ -133,18 +155,53 @@ class StudyBounds:
         The study with its captured workloads.
     reference
         Workloads on the reference baseline, as in `phaze_opt.study.objective.objective_values`.
+    kind
+        What is bounded; ``None`` for the first objective of the study.
+    likely
+        If it is given, designs whose fastest placement would take too much power in its least time
+        count as infeasible, with so many times its least energy: most are, but the results are no
+        bounds then.
     """
 
     study: ResolvedStudy
     workloads: Sequence[Workload]
     reference: Sequence[Measured] = ()
+    kind: ObjectiveKind | None = None
+    likely: float | None = None
     _known: OrderedDict[Hashable, LeastLayers] = field(default_factory=OrderedDict)
     _placements: dict[Hashable, LeastPlacement] = field(default_factory=dict)
+    _energies: dict[Hashable, FloatArray] = field(default_factory=dict)
+
+    @property
+    def bounded(self) -> ObjectiveKind:
+        """The objective that is bounded."""
+        return self.kind or self.study.spec.objective_kinds[0]
+
+    @property
+    def asks_for_energy(self) -> bool:
+        """Whether the bounds depend on the energy of a batch."""
+        limited = self.study.spec.constraints.max_power_w is not None
+        return limited or self.bounded.name == "energy_per_sample"
+
+    @property
+    def most_s(self) -> float:
+        """The longest time of a batch that keeps its limit."""
+        return (self.study.spec.constraints.max_time_per_batch_s or np.inf) * (1.0 + ROUNDING)
+
+    def most_power_w(self, cluster: Cluster) -> float:
+        """Return the power at which all devices of a network keep its limit."""
+        return (self.study.spec.constraints.max_power_w or np.inf) * cluster.devices
+
+    @property
+    def question(self) -> list[str]:
+        """All that the bounds depend on, for the keys of stored ones."""
+        limits, kind = self.study.spec.constraints, self.bounded
+        known = ["limits"] if limits.max_power_w or limits.max_time_per_batch_s else []
+        measure = [] if kind.name in RATES else [kind.name]
+        return [self.study.question_hash, *known, *measure]
 
     def values(self, design: Design, chips: BoundedChips) -> FloatArray:
-        """Bound the rate from above, for architectures with every size of the HBM.
-
-        The rate is the objective that `bounded_rate` names.
+        """Bound the merit from above, for architectures with every size of the HBM.
 
         Parameters
         ----------
@@ -156,11 +213,17 @@ class StudyBounds:
         Returns
         -------
         bounds : (sizes, architectures)
-            In the unit of the objective; 0 where surely no placement fits.
+            In the unit of the objective, or its inverse (`ObjectiveKind.merit`); 0 where surely no
+            placement fits and keeps all limits.
         """
-        spec, fastest = self.study.spec, self.rates(design, chips)
-        # The bounded objectives are proportional to the samples per second.
-        kind = bounded_rate(spec)
+        kind, bounds = self.bounded, self._bounds(design, chips)
+        rates, energies_j = bounds[:, 0], bounds[:, 1]
+        feasible = (rates > 0.0).all(axis=0)
+        if kind.name == "area":
+            return np.where(feasible, (1.0 + ROUNDING) / chips.area_mm2, 0.0)
+        if kind.name == "energy_per_sample":
+            return np.where(feasible, 1.0 / self._joined(kind, energies_j, 1.0 - ROUNDING), 0.0)
+        # The other bounded objectives are proportional to the samples per second.
         areas_mm2 = chips.area_mm2.tolist()
         per_sample_per_s = np.array(
             [
@@ -168,13 +231,8 @@ class StudyBounds:
                 for workload in self._of_runs()
             ]
         )
-        values = fastest * per_sample_per_s[:, np.newaxis]
-        if len(fastest) == 1:
-            only: FloatArray = values[0]
-            return only
-        scale = np.array([kind.of(measured) for measured in self.reference]).reshape(-1, 1, 1)
-        weights = [run.weight for run in spec.runs]
-        return joined(kind, spec.aggregate, values / scale, weights) * (1.0 + ROUNDING)
+        values = rates * per_sample_per_s[:, np.newaxis]
+        return np.where(feasible, self._joined(kind, values, 1.0 + ROUNDING), 0.0)
 
     def rates(self, design: Design, chips: BoundedChips) -> FloatArray:
         """Bound the samples per second of every workload from above, as `values` does.
@@ -183,33 +241,52 @@ class StudyBounds:
         -------
         rates : (workloads, sizes, architectures)
         """
-        runs = range(len(self.study.spec.runs))
+        return self._bounds(design, chips)[:, 0]
+
+    def _bounds(self, design: Design, chips: BoundedChips) -> FloatArray:
+        """Bound the rate and the energy of every workload, at the best of the solved options.
+
+        Returns
+        -------
+        bounds : (workloads, 2, sizes, architectures)
+            Most samples per second, 0 where surely no placement fits and keeps all limits, and
+            least joules per sample, 0 where they are not asked for.
+        """
         first = replace(design, accelerator=chips.architectures[0])
         try:
-            inputs = [run_inputs(self.study, run, first) for run in runs]
+            inputs = self._inputs(first)
         except InputError:
             # The options exclude each other: every evaluation is refused, too.
-            return np.zeros((len(runs), *chips.hbm_bytes.shape))
-        return np.stack([self._throughput(of_run, chips) for of_run in inputs])
+            return np.zeros((len(self.study.spec.runs), 2, *chips.hbm_bytes.shape))
+        return np.stack([self._bounds_of_run(of_run, chips) for of_run in inputs])
 
-    def _of_runs(self) -> list[Workload]:
-        """Return one captured workload per run; all workloads of a run have equal tokens."""
-        per_run = len(self.workloads) // len(self.study.spec.runs)
-        return list(self.workloads[::per_run])
+    def _inputs(self, design: Design) -> list[Sequence[RunInputs]]:
+        """Return the inputs of every workload with the solved options."""
+        return [run_inputs(self.study, run, design) for run in range(len(self.study.spec.runs))]
 
-    def least_energy_j_per_sample(self, design: Design, chips: Chips) -> FloatArray:
+    def _joined(self, kind: ObjectiveKind, values: FloatArray, rounding: float) -> FloatArray:
+        """Join the values of several workloads as the study does; the first axis are these."""
+        if len(values) == 1:
+            only: FloatArray = values[0]
+            return only
+        spec = self.study.spec
+        scale = np.array([kind.of(measured) for measured in self.reference])
+        ratios = values / scale.reshape(-1, *[1] * (values.ndim - 1))
+        return joined(kind, spec.aggregate, ratios, [run.weight for run in spec.runs]) * rounding
+
+    def least_energy_j_per_sample(self, design: Design, kinds: EnergyKinds) -> FloatArray:
         """Bound the energy per sample from below; several workloads are joined as the study does.
 
         Parameters
         ----------
         design
             Network and options, with any chip.
-        chips
-            The architectures.
+        kinds
+            What the chips of a space differ in.
 
         Returns
         -------
-        energy_j : (architectures,)
+        energy_j : (kinds,)
             In joules; of several workloads, relative to the reference.
 
         Raises
@@ -217,39 +294,57 @@ class StudyBounds:
         InputError
             If the options exclude each other.
         """
-        spec, kind = self.study.spec, OBJECTIVES["energy_per_sample"]
-        first = replace(design, accelerator=chips[0])
-        inputs = [run_inputs(self.study, run, first) for run in range(len(spec.runs))]
-        least_j = np.stack([self._least_energy_j(of_run, chips) for of_run in inputs])
-        if len(inputs) == 1:
-            only: FloatArray = least_j[0]
-            return only
-        scale = np.array([[kind.of(measured)] for measured in self.reference])
-        weights = [run.weight for run in spec.runs]
-        return joined(kind, spec.aggregate, least_j / scale, weights) * (1.0 - ROUNDING)
+        least_j = np.full((len(self.study.spec.runs), len(kinds.chips)), np.inf)
+        for place, of_run in enumerate(self._inputs(design)):
+            for run in (on_slice for whole in of_run for on_slice in self.on_slices(whole)):
+                for variant in self.variants(run):
+                    batch_j = self.least_batch_j(run, variant, kinds)
+                    of_samples = batch_j / run.training.global_batch
+                    least_j[place] = np.minimum(least_j[place], of_samples)
+        return self._joined(OBJECTIVES["energy_per_sample"], least_j, 1.0 - ROUNDING)
 
-    def _least_energy_j(self, inputs: Sequence[RunInputs], chips: Chips) -> FloatArray:
-        """Bound the energy per sample of one workload, over options and tensor degrees."""
-        fusion = default_fusion(chips[0])
-        best = np.full(len(chips), np.inf)
-        for run in (on_slice for whole in inputs for on_slice in self.on_slices(whole)):
-            training = training_as_fused(run.training, fusion)
-            for variant in variants_within(self.workloads[run.capture], run.cluster, training):
-                batch_j = least_batch_energy_j(variant, chips, run.cluster, training, fusion)
-                best = np.minimum(best, batch_j / training.global_batch)
-        return best * (1.0 - ROUNDING)
+    def least_batch_j(
+        self, run: RunInputs, variant: WorkloadVariant, kinds: EnergyKinds
+    ) -> FloatArray:
+        """Bound the energy of a batch on every kind of chip; infinite where no tile fits."""
+        fusion = default_fusion(kinds.chips[0])
+        training = training_as_fused(run.training, fusion)
+        tensor = variant.tensor_parallel
+        graphs, _ = fused_passes(variant, training, fusion)
+        key = graphs, tensor_terms(tensor, run.cluster), training.residency, kinds
+        if key not in self._energies:
 
-    def _throughput(self, inputs: Sequence[RunInputs], chips: BoundedChips) -> FloatArray:
-        """Bound the throughput of one workload: the best over the solved options."""
-        best = np.zeros(chips.hbm_bytes.shape)
+            def bound(which: IntArray) -> FloatArray:
+                chips = Chips([kinds.chips[index] for index in which.tolist()])
+                return least_energies_j(
+                    graphs, chips, run.cluster, tensor, residency=training.residency
+                )
+
+            every = np.arange(len(kinds.chips))
+            none = np.full((len(graphs), 1), np.inf)
+            self._energies[key] = where_tiles_fit(bound, every, none)
+        batch_j = least_batch_energy_j(variant, training, fusion, self._energies[key])
+        return batch_j * (1.0 - ROUNDING)
+
+    def _of_runs(self) -> list[Workload]:
+        """Return one captured workload per run; all workloads of a run have equal tokens."""
+        per_run = len(self.workloads) // len(self.study.spec.runs)
+        return list(self.workloads[::per_run])
+
+    def _bounds_of_run(self, inputs: Sequence[RunInputs], chips: BoundedChips) -> FloatArray:
+        """Bound one workload; see `_bounds`."""
+        rates, least_j = np.zeros(chips.hbm_bytes.shape), np.full(chips.hbm_bytes.shape, np.inf)
         for run in inputs:
-            least_s = self.least_batch_s(run, chips)
+            batch_s, batch_j = self.least_of_batch(run, chips)
             samples = run.training.global_batch
-            best = np.maximum(best, np.where(np.isfinite(least_s), samples / least_s, 0.0))
-        return best * (1.0 + ROUNDING)
+            rates = np.maximum(rates, np.where(np.isfinite(batch_s), samples / batch_s, 0.0))
+            least_j = np.minimum(least_j, batch_j / samples)
+        return np.stack([rates * (1.0 + ROUNDING), least_j])
 
-    def least_batch_s(self, inputs: RunInputs, chips: BoundedChips) -> FloatArray:
-        """Bound the time of a batch from below over all placements.
+    def least_of_batch(self, inputs: RunInputs, chips: BoundedChips) -> FloatArray:
+        """Bound the time and the energy of a batch from below, over all placements.
+
+        A design whose power has a limit takes at least its energy over the power of all devices.
 
         Parameters
         ----------
@@ -260,28 +355,56 @@ class StudyBounds:
 
         Returns
         -------
-        least_s : (sizes, architectures)
-            Infinite where surely no placement fits.
+        least : (2, sizes, architectures)
+            Seconds and joules; infinite where surely no placement fits and keeps all limits. Joules
+            are 0 where the study does not ask for them.
         """
         training, fusion = inputs.training, default_fusion(chips.architectures[0])
         as_fused = training_as_fused(training, fusion)
-        lane_rate = self.study.lane_rate
+        lane_rate, limits = self.study.lane_rate, self.study.spec.constraints
         rates = chip_rates(
             [Chip(chip, inputs.cluster, fusion, lane_rate) for chip in chips.architectures],
             as_fused,
         )
         usable = chips.architectures.column("calibration.usable_hbm_share")[:, 0]
-        usable = usable * (1.0 - self.study.spec.constraints.min_memory_margin)
-        best = np.full(chips.hbm_bytes.shape, np.inf)
+        usable = usable * (1.0 - limits.min_memory_margin)
+        by_energy = self.bounded.name == "energy_per_sample"
+        best = np.full((2, *chips.hbm_bytes.shape), np.inf)
+        cooled_s, most_s, fastest_s = best[0, 0].copy(), best[0].copy(), np.zeros_like(best[0])
         for run in self.on_slices(inputs):
             for variant in self.variants(run):
                 layers = self._layers(run.capture, variant, chips, run.cluster, training)
                 placement = self.placement(run.capture, variant, run.cluster, as_fused, fusion)
+                batch_j, longest = np.zeros_like(cooled_s), None
+                if self.asks_for_energy:
+                    by_kind = self.least_batch_j(run, variant, chips.space.energy_kinds)
+                    batch_j = chips.least(by_kind)
+                own_s = batch_j / self.most_power_w(run.cluster)
+                cooled_s = np.minimum(cooled_s, own_s)
+                if limits.max_power_w is not None and not chips.rooflines:
+                    longest = longest_layers(
+                        variant, chips.architectures, run.cluster, training, lane_rate=lane_rate
+                    )
                 for size, capacities in enumerate(chips.hbm_bytes):
                     of_size = replace(rates, hbm_usable_bytes=capacities * usable)
-                    best[size] = placement.least_s(
-                        layers, of_size, best[size], splits=not chips.rooflines
+                    known_s = None if by_energy else best[0, size]
+                    least_s = placement.least_s(
+                        layers, of_size, known_s, splits=not chips.rooflines
                     )
+                    if self.likely is not None:
+                        fastest_s[size] = np.where(least_s < best[0, size], own_s, fastest_s[size])
+                    else:
+                        least_s = np.maximum(least_s, own_s)
+                    least_s[least_s > self.most_s] = np.inf
+                    least_j = np.where(np.isfinite(least_s), batch_j, np.inf)
+                    best[:, size] = np.minimum(best[:, size], [least_s, least_j])
+                    if longest is not None:
+                        known_s = placement.most_s(longest, of_size)
+                        most_s[size] = np.minimum(most_s[size], known_s)
+        # Even the slowest placement that may be chosen takes too much power.
+        best[:, cooled_s > most_s] = np.inf
+        if self.likely is not None:
+            best[:, fastest_s * self.likely > best[0]] = np.inf
         return best
 
     def most_held_bytes(self, design: Design) -> float:

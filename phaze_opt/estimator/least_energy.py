@@ -1,40 +1,42 @@
 """Least dynamic energy of the operators of a graph, on many chips at once.
 
-Whatever the modes, tilings and blocks are, arithmetic takes its energy, every tensor is read and
-written once, and every operand passes from the private buffers into the arrays as often as the
-registers of the arrays demand. See `phaze_opt.estimator.traffic` for what an evaluation counts.
+The energy of an operator is known exactly in each of its modes (`phaze_opt.estimator.traffic`), so
+that a schedule without residency takes no less than the sum over the better modes. Tensors that
+stay in the global buffer save traffic of operators that run one after another, on all cores.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import numpy as np
 
 from phaze_opt.arrays import FloatArray
 from phaze_opt.estimator.chips import Chips
-from phaze_opt.estimator.estimate import communication_of
-from phaze_opt.estimator.gemm_traffic import least_operands_per_mac
-from phaze_opt.estimator.least_traffic import cached_bytes, most_kept_accesses_bytes
-from phaze_opt.estimator.operator_table import operator_table
-from phaze_opt.estimator.rooflines import least_work
+from phaze_opt.estimator.estimate import ModeEstimate, estimate_jointly
+from phaze_opt.estimator.least_traffic import cached_bytes, most_kept_bytes
 from phaze_opt.hardware.energy import energy_per_event
 from phaze_opt.network.cluster import Cluster
 from phaze_opt.workload.graph import OperatorGraph
 
+_BLOCK = 256
+"""Chips that are estimated together."""
 
-def least_energy_j(
-    graph: OperatorGraph,
+
+def least_energies_j(
+    graphs: Sequence[OperatorGraph],
     chips: Chips,
     cluster: Cluster,
     tensor_parallel: int = 1,
     *,
     residency: bool,
 ) -> FloatArray:
-    """Bound the dynamic energy of one execution of a graph from below.
+    """Bound the dynamic energy of one execution of every graph from below.
 
     Parameters
     ----------
-    graph, cluster, tensor_parallel
-        As for `phaze_opt.estimator.estimate.estimate_table`.
+    graphs, cluster, tensor_parallel
+        As for `phaze_opt.estimator.estimate.estimate_jointly`.
     chips
         All run operators side by side, or none does.
     residency
@@ -42,32 +44,39 @@ def least_energy_j(
 
     Returns
     -------
-    energy_j : (chips,)
+    energy_j : (graphs, chips)
+
+    Raises
+    ------
+    InputError
+        As `phaze_opt.estimator.estimate.estimate_jointly`.
     """
-    table, work = operator_table(graph), least_work(graph)
+    energy_j = np.empty((len(graphs), len(chips)))
+    for begin in range(0, len(chips), _BLOCK):
+        block = slice(begin, begin + _BLOCK)
+        some = chips[block]
+        joint = estimate_jointly(graphs, some, cluster, tensor_parallel)
+        for row, (graph, part) in enumerate(zip(graphs, joint.parts, strict=True)):
+            which = slice(None), part
+            one_core, all_cores = joint.both.one_core.rows(which), joint.both.all_cores.rows(which)
+            in_turn_j = all_cores.energy_j
+            if residency:
+                in_turn_j = in_turn_j - _saved_j(graph, some, all_cores)
+            least_j = in_turn_j.sum(axis=1)
+            if some[0].concurrent_operators:
+                beside_j = np.minimum(one_core.energy_j, all_cores.energy_j).sum(axis=1)
+                least_j = np.minimum(least_j, beside_j)
+            energy_j[row, block] = least_j
+    return energy_j
+
+
+def _saved_j(graph: OperatorGraph, chips: Chips, all_cores: ModeEstimate) -> FloatArray:
+    """Return the most energy that each operator saves while tensors stay: (chips, operators).
+
+    Bytes that do not flow are neither moved by the HBM nor written to the global buffer by it.
+    """
     joules = energy_per_event(chips)
-    macs = float(work.macs.sum())
-    # As the macs, the lane cycles of fused attention are counted for what no mask hides.
-    visible = np.divide(work.macs, table.macs, out=np.ones_like(work.macs), where=table.macs > 0.0)
-    cycles = table.elements * table.lane_cycles * visible[table.vector_owner]
-    lane_cycles = float(cycles.sum())
-    read_bytes, write_bytes = float(table.read_bytes.sum()), float(table.write_bytes.sum())
-    # What does not flow from or to the HBM is not written to the global buffer by it either.
-    flow_bytes = np.full((len(chips), 1), read_bytes + write_bytes)
-    if residency:
-        kept = most_kept_accesses_bytes if chips[0].concurrent_operators else cached_bytes
-        flows = np.maximum(table.read_bytes + table.write_bytes - kept(graph, chips), 0.0)
-        flow_bytes = flows.sum(axis=1, keepdims=True)
-    operands_per_mac = least_operands_per_mac(chips.column("pe_x"), chips.column("pe_y"))
-    array_bytes = float(work.operand_bytes.sum()) * operands_per_mac
-    _, sent_bytes = communication_of(table, cluster, tensor_parallel)
-    energy_j = (
-        macs * (joules.mac_j + joules.mac_registers_j)
-        + lane_cycles * (joules.lane_cycle_j + joules.lane_registers_j)
-        + (array_bytes + write_bytes) * joules.l2_tc_read_j_per_byte
-        + read_bytes * joules.l2_tc_write_j_per_byte
-        + (read_bytes + write_bytes) * joules.glb_read_j_per_byte
-        + flow_bytes * (joules.glb_write_j_per_byte + joules.hbm_j_per_byte)
-        + float(sent_bytes.sum()) * joules.network_j_per_byte
-    )
-    return np.asarray(energy_j[:, 0])
+    kept = most_kept_bytes if chips[0].concurrent_operators else cached_bytes
+    flow_bytes = all_cores.hbm_s * chips.column("sustained_hbm_bytes_per_s")
+    saved_bytes = np.minimum(kept(graph, chips), flow_bytes)
+    return np.asarray(saved_bytes * (joules.hbm_j_per_byte + joules.glb_write_j_per_byte))

@@ -13,7 +13,7 @@ an evaluation by a rounding error.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -103,11 +103,44 @@ def least_layers(
             "The accelerators to bound have both values of concurrent_operators, but all must run "
             "operators side by side, or none."
         )
-    fusion = fusion or default_fusion(chips[0])
+    run = _Run(cluster, training, variant.tensor_parallel, lane_rate)
+    bound = _roofline_passes if rooflines else _least_passes
+    return _layers(variant, chips, fusion or default_fusion(chips[0]), run, bound)
+
+
+def longest_layers(
+    variant: WorkloadVariant,
+    chips: Chips,
+    cluster: Cluster,
+    training: Training,
+    *,
+    lane_rate: float = 1.0,
+) -> LeastLayers:
+    """Bound the passes of every distinct layer from above: as if all operators took turns.
+
+    Whatever the scheduler finds is no longer than every operator on all cores, one after another.
+
+    Parameters
+    ----------
+    variant, chips, cluster, training, lane_rate
+        As for `least_layers`.
+    """
+    run = _Run(cluster, training, variant.tensor_parallel, lane_rate)
+    return _layers(variant, chips, default_fusion(chips[0]), run, _longest_passes)
+
+
+def _layers(
+    variant: WorkloadVariant,
+    chips: Chips,
+    fusion: FusionMode,
+    run: _Run,
+    bound: Callable[[Sequence[OperatorGraph], Chips, _Run], FloatArray],
+) -> LeastLayers:
+    """Bound the passes of every distinct layer by the bounds of graphs: (graphs, chips)."""
+    training = run.training
     passes = [graphs_of(layer, training) for layer in variant.layers]
     graphs = [fuse_once(graph, fusion) for of_layer in passes for graph in of_layer.values()]
-    bound = _roofline_passes if rooflines else _least_passes
-    least_s = bound(graphs, chips, _Run(cluster, training, variant.tensor_parallel, lane_rate))
+    least_s = bound(graphs, chips, run)
     directions = [name for of_layer in passes for name in of_layer]
 
     def of(direction: str) -> FloatArray:
@@ -138,6 +171,25 @@ class _Run(NamedTuple):
 
 def _least_passes(graphs: Sequence[OperatorGraph], chips: Chips, run: _Run) -> FloatArray:
     """Bound every graph on every chip; the bounds have the shape (graphs, chips)."""
+    return _estimated_passes(graphs, chips, run, _least_pass)
+
+
+def _longest_passes(graphs: Sequence[OperatorGraph], chips: Chips, run: _Run) -> FloatArray:
+    """Run all operators of every graph one after another: (graphs, chips)."""
+
+    def in_turn(graph: OperatorGraph, some: LeastSeconds, run: _Run) -> FloatArray:
+        return np.asarray(some.all_cores.latency_s.sum(axis=1))
+
+    return _estimated_passes(graphs, chips, run, in_turn)
+
+
+def _estimated_passes(
+    graphs: Sequence[OperatorGraph],
+    chips: Chips,
+    run: _Run,
+    of_pass: Callable[[OperatorGraph, LeastSeconds, _Run], FloatArray],
+) -> FloatArray:
+    """Bound every graph on every chip by its estimates: (graphs, chips)."""
     ends = np.cumsum([len(graph.operators) for graph in graphs]).tolist()
     parts = [
         slice(end - len(graph.operators), end) for end, graph in zip(ends, graphs, strict=True)
@@ -152,7 +204,7 @@ def _least_passes(graphs: Sequence[OperatorGraph], chips: Chips, run: _Run) -> F
         )
         for row, (graph, part) in enumerate(zip(graphs, parts, strict=True)):
             own = some.part(part)
-            least_s[row, some.where] = _least_pass(graph, own, run)
+            least_s[row, some.where] = of_pass(graph, own, run)
     return least_s
 
 

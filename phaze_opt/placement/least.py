@@ -22,6 +22,7 @@ from phaze_opt.passes.layer_cost import LayerPasses, LeastLayers
 from phaze_opt.placement.candidate_costs import CandidateCosts
 from phaze_opt.placement.least_candidates import CandidateArrays, LeastCandidates
 from phaze_opt.placement.least_times import least_times_s
+from phaze_opt.placement.most_times import most_times_s
 from phaze_opt.placement.placement_problem import ChipRates, PlacementProblem, s_per_parameter
 from phaze_opt.training import OPTIMIZERS
 
@@ -99,17 +100,8 @@ class LeastPlacement:
         (accelerators,)
             Seconds per batch, at most ``known_s``; infinite where no placement fits the memory.
         """
-        seconds = np.stack([layers.forward_s.T, (layers.backward_s + layers.recompute_s).T], axis=1)
-        step_s = s_per_parameter(
-            self.training.step_bytes, rates.hbm_bytes_per_s, rates.step_parameters_per_s
-        )
-        accumulation_s = s_per_parameter(
-            OPTIMIZERS[self.training.optimizer].accumulation_bytes,
-            rates.hbm_bytes_per_s,
-            rates.accumulation_parameters_per_s,
-        )
-        chips = np.stack([step_s, accumulation_s, rates.collective_core_share], axis=1)
-        answers = np.full(len(step_s), np.inf) if known_s is None else known_s.copy()
+        seconds, chips = self._columns(layers, rates)
+        answers = np.full(len(chips), np.inf) if known_s is None else known_s.copy()
         for usable_bytes in np.unique(rates.hbm_usable_bytes):
             here: IntArray = np.flatnonzero(rates.hbm_usable_bytes == usable_bytes)
             answers[here] = least_times_s(
@@ -121,3 +113,41 @@ class LeastPlacement:
                 splits,
             )
         return answers
+
+    def most_s(self, layers: LeastLayers, rates: ChipRates) -> FloatArray:
+        """Bound the time of a batch of the fastest placement from above.
+
+        Parameters
+        ----------
+        layers
+            The most seconds of the distinct layers.
+        rates
+            Of the accelerators.
+
+        Returns
+        -------
+        (accelerators,)
+            Infinite where no single stage fits the memory.
+        """
+        seconds, chips = self._columns(layers, rates)
+        layers_s = seconds[:, :, self._distinct].sum(axis=(1, 2))
+        answers = np.full(len(chips), np.inf)
+        for usable_bytes in np.unique(rates.hbm_usable_bytes):
+            here: IntArray = np.flatnonzero(rates.hbm_usable_bytes == usable_bytes)
+            answers[here] = most_times_s(
+                layers_s[here], chips[here], self.candidates_within(float(usable_bytes))
+            )
+        return answers
+
+    def _columns(self, layers: LeastLayers, rates: ChipRates) -> tuple[FloatArray, FloatArray]:
+        """Return seconds and rates of all accelerators, as `least_times.least_times_s` has them."""
+        seconds = np.stack([layers.forward_s.T, (layers.backward_s + layers.recompute_s).T], axis=1)
+        step_s = s_per_parameter(
+            self.training.step_bytes, rates.hbm_bytes_per_s, rates.step_parameters_per_s
+        )
+        accumulation_s = s_per_parameter(
+            OPTIMIZERS[self.training.optimizer].accumulation_bytes,
+            rates.hbm_bytes_per_s,
+            rates.accumulation_parameters_per_s,
+        )
+        return seconds, np.stack([step_s, accumulation_s, rates.collective_core_share], axis=1)

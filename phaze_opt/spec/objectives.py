@@ -22,8 +22,11 @@ ObjectiveName = Literal[
 ]
 Aggregate = Literal["geometric-mean", "weighted-mean", "minimum"]
 
-BOUNDED_OBJECTIVES: tuple[ObjectiveName, ...] = ("throughput", "tokens", "throughput_per_area")
+RATES: tuple[ObjectiveName, ...] = ("throughput", "tokens", "throughput_per_area")
 """Objectives proportional to the throughput: before an evaluation, all else is known exactly."""
+
+BOUNDED_OBJECTIVES: tuple[ObjectiveName, ...] = (*RATES, "energy_per_sample", "area")
+"""Objectives with a bound. The power has none: a slower placement always takes less of it."""
 
 
 @dataclass(frozen=True)
@@ -70,6 +73,10 @@ class ObjectiveKind:
     maximise: bool
     ceiling: float
     of: Callable[[Measured], float]
+
+    def merit(self, value: float) -> float:
+        """Return what is larger for better values: a value that is minimised is inverted."""
+        return value if self.maximise else 1.0 / value
 
     def told(self, value: float, violation: float) -> float:
         """Return the value that Optuna gets; with a violation, one worse than every feasible value.

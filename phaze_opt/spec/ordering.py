@@ -71,12 +71,26 @@ def value_bin(value: float) -> int:
 
 
 Head = tuple[float, int, float]
-"""The first three parts of `Rank.key`, which follow from a bound; the value is maximised."""
+"""The first three parts of `Rank.key`, which follow from a bound."""
 
 
-def head_of(value: float, hbm_bytes: int, area_mm2: float) -> Head:
-    """Return the head of a design, of an objective that is maximised."""
-    return -float(value_bin(value)), hbm_bytes, area_mm2
+def head_of(merit: float, hbm_bytes: int, area_mm2: float, maximise: bool = True) -> Head:
+    """Return the head of a design.
+
+    Parameters
+    ----------
+    merit
+        The value; its inverse if it is minimised.
+    hbm_bytes, area_mm2, maximise
+        As in `Rank`.
+    """
+    first = -value_bin(merit) if maximise else value_bin(1.0 / merit)
+    return float(first), hbm_bytes, area_mm2
+
+
+def least_merit(head: Head, maximise: bool = True) -> float:
+    """Return the least merit of the bin of a head; the merits of better bins are larger."""
+    return float((1.0 + VALUE_BIN) ** -(head[0] if maximise else head[0] + 1.0))
 
 
 def best_of(ranked: Iterable[tuple[Rank, Ranked]]) -> Ranked | None:

@@ -299,22 +299,11 @@ class StudySpec:
     def unbounded_limits(self) -> tuple[str, ...]:
         """The keys of the limits that no bound knows: the best bounds may be of violating designs.
 
-        A limit that every design keeps is left out, and so is a limit of the time if the best
-        bounds belong to the shortest times.
+        A limit that every design keeps is left out.
         """
-        limits, devices = self.constraints, self.space.values_of("devices") or (self.devices,)
-        fastest_first = (
-            len(self.runs) == 1
-            and self.objectives[0] in ("throughput", "tokens")
-            and not self.space.values_of("global_batch")
-        )
-        stated = {
-            "max_power_w": limits.max_power_w is not None,
-            "max_devices": limits.max_devices is not None
-            and limits.max_devices < max(map(int, devices)),
-            "max_time_per_batch_s": limits.max_time_per_batch_s is not None and not fastest_first,
-        }
-        return tuple(name for name, matters in stated.items() if matters)
+        most, devices = self.constraints.max_devices, self.space.values_of("devices")
+        matters = most is not None and most < max(map(int, devices or (self.devices,)))
+        return ("max_devices",) if matters else ()
 
     @property
     def metric_names(self) -> tuple[str, ...]:

@@ -6,18 +6,22 @@ Optuna study over the space.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
 
+import numpy as np
 from optuna.trial import FrozenTrial
 
 from phaze_opt.bounds.best_first import BestFirst
+from phaze_opt.bounds.bounding import SpacePart, bound_parts
 from phaze_opt.bounds.needless_memory import NeedlessMemory
 from phaze_opt.bounds.point_grid import PointGrid
 from phaze_opt.bounds.study_bounds import StudyBounds, check_bounded
 from phaze_opt.on_demand import cached_property
 from phaze_opt.spec.frozen import ResolvedStudy
 from phaze_opt.spec.objectives import Measured
-from phaze_opt.spec.ordering import value_bin
+from phaze_opt.spec.ordering import head_of, value_bin
 from phaze_opt.spec.space import distributions, params_of
 from phaze_opt.store.enumerations import BoundStore
 from phaze_opt.study.samplers.bound import BestBoundFirst, BoundedParams, BoundSampler
@@ -51,7 +55,10 @@ def best_bound_first(
     """
     check_bounded(study.spec)
     points = _PointsByBound(study, workloads, reference, store)
-    return BestBoundFirst(Grid.of(distributions(study.spec.space)), points, cost)
+    # Where the power has a limit, the best bounds are of chips that take just as much of it, and
+    # most of these take more.
+    guess = points.guess if study.spec.constraints.max_power_w is not None else None
+    return BestBoundFirst(Grid.of(distributions(study.spec.space)), points, cost, guess)
 
 
 def bound_sampler(
@@ -60,10 +67,10 @@ def bound_sampler(
     reference: Sequence[Measured] = (),
     store: BoundStore | None = None,
 ) -> BoundSampler:
-    """Return a sampler for any Optuna study over a space that maximises the study's objective.
+    """Return a sampler for any Optuna study over a space that has the study's objective.
 
     Its trials suggest the parameters of `phaze_opt.spec.space.distributions`; their values are
-    those of the objective, and 0 or less for an infeasible point.
+    those of the objective; of an infeasible point as `ObjectiveKind.told` says.
 
     Parameters
     ----------
@@ -72,15 +79,22 @@ def bound_sampler(
     reference, store
         See `best_bound_first`.
     """
-    search = best_bound_first(study, workloads, reference, store, _cost_of_value)
+    (kind, *_) = study.spec.objective_kinds
+
+    def cost_of_value(trial: FrozenTrial) -> Cost:
+        """Order finished trials by the bins of their values: they have no other data."""
+        assert trial.values is not None
+        value = trial.values[0]
+        if not 0.0 < value < kind.ceiling:
+            return (1, abs(value))
+        return (0, -value_bin(value) if kind.maximise else value_bin(value))
+
+    search = best_bound_first(study, workloads, reference, store, cost_of_value)
     return BoundSampler(search, study.spec.search.seed)
 
 
-def _cost_of_value(trial: FrozenTrial) -> Cost:
-    """Order finished trials by the bins of their values: they have no other data."""
-    assert trial.values is not None
-    value = trial.values[0]
-    return (0, -value_bin(value)) if value > 0 else (1, -value)
+_LIKELY = 1.03
+"""For each infeasible trial, a guess of the power is larger by this factor."""
 
 
 class _PointsByBound:
@@ -100,6 +114,7 @@ class _PointsByBound:
         self._study = study
         self._study_bounds = StudyBounds(study, workloads, reference)
         self._store = store
+        self._places: dict[tuple[Any, ...], tuple[int, int, int]] = {}
 
     @cached_property
     def _points(self) -> BestFirst:
@@ -114,5 +129,31 @@ class _PointsByBound:
     def __iter__(self) -> Iterator[BoundedParams]:
         for bounded in self._points:
             if not self._needless.has(bounded.point):
+                params = params_of(self._study.spec.space, bounded.point)
+                self._places[_key(params)] = bounded.place
                 # Costs of feasible trials begin with 0, and go on with the key of their rank.
-                yield params_of(self._study.spec.space, bounded.point), (0, *bounded.head)
+                yield params, (0, *bounded.head)
+
+    def guess(self, points: Sequence[Mapping[str, Any]], care: int) -> list[Cost]:
+        """Guess the costs of points by their least times, and the power that these take."""
+        likely = replace(self._study_bounds, likely=_LIKELY**care)
+        grid, costs = self._points.grid, dict[int, Cost]()
+        maximise = self._study_bounds.bounded.maximise
+        places = np.array([self._places[_key(params)] for params in points]).reshape(-1, 3)
+        for option in np.unique(places[:, 0]).tolist():
+            where = np.flatnonzero(places[:, 0] == option)
+            rows, column = np.unique(places[where, 2], return_inverse=True)
+            part = SpacePart(option, tuple((row, row + 1) for row in rows.tolist()))
+            (merits,) = bound_parts(grid, likely, [part])
+            for index, size, row in zip(where, places[where, 1], column.reshape(-1), strict=True):
+                merit, chip = float(merits[size, row]), int(rows[row])
+                hbm_bytes, area_mm2 = grid.chips.hbm_bytes[size, chip], grid.chips.area_mm2[chip]
+                costs[int(index)] = (1,)
+                if merit > 0.0:
+                    costs[int(index)] = (0, *head_of(merit, int(hbm_bytes), area_mm2, maximise))
+        return [costs[index] for index in range(len(points))]
+
+
+def _key(params: Mapping[str, Any]) -> tuple[Any, ...]:
+    """Return parameters as a key."""
+    return tuple(params.values())

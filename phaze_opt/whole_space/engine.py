@@ -10,6 +10,7 @@ from phaze_opt.arrays import FloatArray
 from phaze_opt.bounds.bounding import SpacePart, bound_parts
 from phaze_opt.bounds.point_grid import PointGrid
 from phaze_opt.bounds.study_bounds import StudyBounds
+from phaze_opt.spec.objectives import OBJECTIVES, ObjectiveName
 from phaze_opt.spec.space import DesignPoint
 from phaze_opt.spec.variations import Variation, varied
 from phaze_opt.store.caches import EvaluationCache, ScheduleCache
@@ -33,9 +34,13 @@ class Engine:
         A study whose baselines are evaluated.
     evaluator
         Evaluates one workload on one chip.
+    bounded
+        What is bounded; ``None`` for the first objective of the study.
     """
 
-    def __init__(self, study: StoredStudy, evaluator: Evaluator) -> None:
+    def __init__(
+        self, study: StoredStudy, evaluator: Evaluator, bounded: ObjectiveName | None = None
+    ) -> None:
         resolved, workloads = study.resolved, study.workloads()
         reference = find_reference(resolved.nominal, study.storage)
         self.token = new_token()
@@ -48,7 +53,8 @@ class Engine:
             reference,
         )
         self.grid = PointGrid.of(resolved)
-        self.rule = StudyBounds(resolved, workloads, reference)
+        kind = None if bounded is None else OBJECTIVES[bounded]
+        self.rule = StudyBounds(resolved, workloads, reference, kind)
 
     def bound(self, parts: Sequence[SpacePart]) -> list[FloatArray]:
         """Bound the architectures of each part; see `phaze_opt.bounds.bounding.Bounder`."""
@@ -71,6 +77,8 @@ class EngineJob:
         URL of the database; ``None`` if the environment holds it.
     study
         Name of the study.
+    bounded
+        See `Engine`.
     variation
         Variation of a constant of the cost model, if any.
     """
@@ -78,6 +86,7 @@ class EngineJob:
     url: str | None
     study: str
     evaluator: Evaluator
+    bounded: ObjectiveName | None = None
     variation: Variation | None = None
 
 
@@ -87,7 +96,7 @@ def engine_of(job: EngineJob) -> Engine:
     study = find_study(job.study, open_storage(job.url))
     if job.variation is not None:
         study.resolved = varied(study.resolved, job.variation)
-    return Engine(study, job.evaluator)
+    return Engine(study, job.evaluator, job.bounded)
 
 
 def bound_there(job: EngineJob, parts: Sequence[SpacePart]) -> list[FloatArray]:

@@ -15,6 +15,7 @@ from phaze_opt.bounds.best_first import BestFirst
 from phaze_opt.codec import to_builtins
 from phaze_opt.limits import MOST_WORKERS, check_size
 from phaze_opt.spec.frozen import ResolvedStudy, documents_of
+from phaze_opt.spec.objectives import ObjectiveName
 from phaze_opt.spec.space import DesignPoint
 from phaze_opt.spec.variations import variation_of
 from phaze_opt.store.enumerations import BoundStore
@@ -127,6 +128,7 @@ def search_space(
     search: Callable[[Engine, Pool | None, Callable[[], bool]], Result | None],
     workers: int | None,
     dask: str | None = None,
+    bounded: ObjectiveName | None = None,
 ) -> Result:
     """Search the whole space of a study, after its baselines, until a signal stops it.
 
@@ -139,6 +141,8 @@ def search_space(
         that returns whether to stop; returns ``None`` if it was stopped.
     workers, dask
         See `enumerate_study`.
+    bounded
+        See `phaze_opt.whole_space.engine.Engine`.
 
     Returns
     -------
@@ -159,10 +163,10 @@ def search_space(
         if study.resolved.nominal is study.resolved:
             patiently(partial(evaluate_baselines, run, new_token()))
         if not stop.requested:
-            engine = Engine(study, study.evaluator)
+            engine = Engine(study, study.evaluator, bounded)
             if workers is None:
                 workers = 1 if engine.grid.points < FEW_POINTS else len(os.sched_getaffinity(0))
-            with _pool(study, workers, dask) as pool:
+            with _pool(study, workers, dask, bounded) as pool:
                 result = search(engine, pool, lambda: stop.requested)
     if result is None:
         raise StoppedError(stop.exit_code or 1)
@@ -247,15 +251,17 @@ def verify_certificate(
 
 
 @contextmanager
-def _pool(study: Study, workers: int, dask: str | None) -> Iterator[Pool | None]:
+def _pool(
+    study: Study, workers: int, dask: str | None, bounded: ObjectiveName | None
+) -> Iterator[Pool | None]:
     """Provide the pool of a search; ``None`` for this process."""
     if dask is not None:
         url = study.storage.url.render_as_string(hide_password=False)
-        job = EngineJob(url, study.name, study.evaluator, variation_of(study.resolved))
+        job = EngineJob(url, study.name, study.evaluator, bounded, variation_of(study.resolved))
         with dask_cluster(job, dask) as cluster:
             yield cluster
     elif workers > 1:
-        job = EngineJob(None, study.name, study.evaluator, variation_of(study.resolved))
+        job = EngineJob(None, study.name, study.evaluator, bounded, variation_of(study.resolved))
         with processes(job, study.storage, workers) as local:
             yield local
     else:

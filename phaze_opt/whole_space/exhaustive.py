@@ -24,7 +24,7 @@ from phaze_opt.bounds.point_grid import PointGrid
 from phaze_opt.bounds.study_bounds import check_bounded
 from phaze_opt.errors import InputError
 from phaze_opt.spec.axes import Scalar
-from phaze_opt.spec.ordering import VALUE_BIN, Head, Rank
+from phaze_opt.spec.ordering import VALUE_BIN, Head, Rank, least_merit
 from phaze_opt.store.enumerations import BoundStore
 from phaze_opt.study.trials import Metrics
 from phaze_opt.whole_space.engine import Engine
@@ -235,7 +235,7 @@ def every_point(grid: PointGrid) -> Iterator[BoundedPoint]:
     """Yield all points of a space, without bounds."""
     for option, size, row in product(*map(range, grid.shape)):
         point = grid.point(option, size, row)
-        yield BoundedPoint(point, float("inf"), (float("-inf"), 0, 0.0))
+        yield BoundedPoint(point, float("inf"), (float("-inf"), 0, 0.0), (option, size, row))
 
 
 @dataclass(eq=False)
@@ -304,7 +304,7 @@ class _Search:
             feasible=best.feasible,
             infeasible_proven=0 if best_first is None else best_first.infeasible(batches),
             status="certified" if left is None else "time_limit",
-            gap=_gap(best.best_value, left),
+            gap=self._gap(left),
             top=tuple(design for _, design in best.ranked),
             wall_s=self.watch.wall_s,
             version=self.engine.objective.study.cost_model_version,
@@ -343,6 +343,17 @@ class _Search:
             since_s = self.watch.spend("evaluations", since_s)
             self._enter(bounded, metrics, len(pending))
 
+    def _gap(self, left: Head | None) -> float | None:
+        """Return the relative difference by which a point with a head may be better."""
+        best_value, kind = self.best.best_value, self.engine.rule.bounded
+        if left is None:
+            return 0.0
+        if best_value is None or left[0] == float("-inf"):
+            return None
+        # Every merit of a bin is below the end of the bin.
+        largest = least_merit(left, kind.maximise) * (1.0 + VALUE_BIN)
+        return max(0.0, largest / kind.merit(best_value) - 1.0)
+
     def _submit(self, pending: deque[_Pending]) -> None:
         """Submit as many points as the pool takes, up to the first excluded point."""
         while len(pending) <= self.pool.ahead and (not pending or pending[-1][1] is not None):
@@ -366,17 +377,6 @@ class _Search:
         self.watch.on_progress(
             EnumerationProgress("evaluations", best.evaluated, total, best.best_value)
         )
-
-
-def _gap(best_value: float | None, left: Head | None) -> float | None:
-    """Return the relative difference by which a point with a head may be better than the best."""
-    if left is None:
-        return 0.0
-    if best_value is None or left[0] == float("-inf"):
-        return None
-    # Every value of a bin is below the end of the bin.
-    largest: float = (1.0 + VALUE_BIN) ** (1.0 - left[0])
-    return max(0.0, largest / best_value - 1.0)
 
 
 def _levels(

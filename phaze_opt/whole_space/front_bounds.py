@@ -14,8 +14,6 @@ from phaze_opt.arrays import FloatArray, IntArray
 from phaze_opt.bounds.point_grid import PointGrid
 from phaze_opt.bounds.study_bounds import ROUNDING, StudyBounds, bounded_rate, one_sample_per_s
 from phaze_opt.errors import InputError
-from phaze_opt.estimator.chips import Chips as ChipColumns
-from phaze_opt.on_demand import cached_property
 from phaze_opt.spec.objectives import (
     BOUNDED_OBJECTIVES,
     OBJECTIVES,
@@ -31,9 +29,6 @@ from phaze_opt.study.trials import Metrics
 
 Costs = tuple[float, ...]
 """Values of the objectives of a front; maximised objectives have the opposite sign."""
-
-FRONT_OBJECTIVES: tuple[ObjectiveName, ...] = (*BOUNDED_OBJECTIVES, "energy_per_sample", "area")
-"""Objectives with a known bound."""
 
 AREA_ROUNDING = 1e-12
 """Relative difference of the area of a chip in an array of chips and alone (last bits)."""
@@ -64,10 +59,10 @@ def check_front_objectives(names: Sequence[ObjectiveName]) -> None:
         If no bound of an objective is known; the sentence names the objectives with a bound.
     """
     for name in names:
-        if name not in FRONT_OBJECTIVES:
+        if name not in BOUNDED_OBJECTIVES:
             raise InputError(
                 f"No bound is known for the objective {name}; --no-bounds evaluates every point. "
-                f"Bounded: {', '.join(FRONT_OBJECTIVES)}."
+                f"Bounded: {', '.join(BOUNDED_OBJECTIVES)}."
             )
 
 
@@ -225,11 +220,6 @@ class FrontBounds:
             )
         return measured
 
-    @cached_property
-    def _architectures(self) -> ChipColumns:
-        chips = self._grid.chips
-        return ChipColumns([chips.architecture(row) for row in range(len(chips))])
-
     @property
     def _has_energy(self) -> bool:
         return any(kind.name == "energy_per_sample" for kind in self.kinds)
@@ -238,7 +228,7 @@ class FrontBounds:
         """Return the least energies per sample of all architectures under one option."""
         if option not in self._energies:
             design = self._grid.study.design(self._grid.point(option, 0, 0))
-            self._energies[option] = self._rule.least_energy_j_per_sample(
-                design, self._architectures
-            )
+            kinds = self._grid.chips.energy_kinds
+            by_kind = self._rule.least_energy_j_per_sample(design, kinds)
+            self._energies[option] = by_kind[kinds.of]
         return self._energies[option]

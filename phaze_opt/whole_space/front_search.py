@@ -293,7 +293,7 @@ class _FrontSearch:
 
     def _bounded(self, parts: list[SpacePart]) -> list[FloatArray]:
         """Return the bounds of the rate of every part, from the store or computed."""
-        key, bounds = stored_bounds(self._grid, self._store, parts)
+        key, bounds = stored_bounds(self._grid, self._engine.rule, self._store, parts)
         if bounds is None:
             tasks = [self._pool.bound([part]) for part in parts]
             bounds = [rounded_up(rates) for task in tasks for rates in task.result()]

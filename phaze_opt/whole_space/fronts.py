@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from phaze_opt.bounds.study_bounds import bounded_rate
 from phaze_opt.spec.objectives import OBJECTIVES
 from phaze_opt.store.enumerations import BoundStore
 from phaze_opt.study.study import Study
@@ -67,7 +68,7 @@ def front_of_study(
             pool=pool,
         )
 
-    result = search_space(study, search, workers)
+    result = search_space(study, search, workers, bounded=bounded_rate(study.resolved.spec).name)
     front = Front(names, result, time.monotonic() - started_s, study.resolved.cost_model_version)
     keep_answer(study.storage, study.resolved, SpaceAnswer(names, bounds, front))
     return front

@@ -4,7 +4,8 @@ The check of a certificate compares the bounds with these, so that an error of a
 compiled loop shows. Both share the inputs of a bound: captured graphs, the cost of a collective,
 and the table of the degrees of parallelism with their memory. Bounds of boxes are equal to those of
 `phaze_opt.bounds.study_bounds`. Bounds of chips are near, and mostly a little looser: they neglect
-rounded shares of a bandwidth, and most schedules.
+rounded shares of a bandwidth, and most schedules. Energies are those of the arrays: evaluations
+check them (`phaze_opt.whole_space.verifying_energies`).
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from functools import partial
 
 import numpy as np
 
-from phaze_opt.bounds.study_bounds import ROUNDING, StudyBounds, bounded_rate, one_sample_per_s
+from phaze_opt.bounds.space_chips import SpaceChips
+from phaze_opt.bounds.study_bounds import ROUNDING, StudyBounds, one_sample_per_s
 from phaze_opt.errors import InputError
 from phaze_opt.hardware.accelerator import Accelerator
 from phaze_opt.passes.estimates import Chip
@@ -30,7 +32,7 @@ from phaze_opt.point import (
 from phaze_opt.spec.constraints import with_memory_margin
 from phaze_opt.spec.designs import Design
 from phaze_opt.spec.frozen import ResolvedStudy
-from phaze_opt.spec.objectives import joined
+from phaze_opt.spec.objectives import ObjectiveKind, joined
 from phaze_opt.spec.run_inputs import RunInputs, run_inputs
 from phaze_opt.training import OPTIMIZERS, Training
 from phaze_opt.whole_space.scalar_batches import batch_s
@@ -84,9 +86,12 @@ class ScalarBounds:
     ----------
     arrays
         Bounds of the study by arrays, which provide the workloads and the inputs of a bound.
+    space
+        The chips of the study, where its bounds depend on energies.
     """
 
     arrays: StudyBounds
+    space: SpaceChips | None = None
     _runs: dict[Hashable, list[list[_ScalarRun]]] = field(default_factory=dict)
 
     @property
@@ -94,13 +99,15 @@ class ScalarBounds:
         """The study."""
         return self.arrays.study
 
-    def of_box(self, design: Design, known: Sequence[float]) -> list[float]:
+    def of_box(self, design: Design, rows: range, known: Sequence[float]) -> list[float]:
         """Bound the samples per second of every workload, on every chip of a box.
 
         Parameters
         ----------
         design
             A chip of the box, with network and options.
+        rows
+            All chips of the box.
         known
             Samples per second of every workload; a bound below that need not be computed.
 
@@ -110,41 +117,89 @@ class ScalarBounds:
             Samples per second of every workload, not below ``known``. Where ``known`` is 0, the
             rate is 0 if no placement fits.
         """
-        return self._rates(design, known, ["box"], None)
+        return self._rates(design, rows, known, ["box"], None)
 
     def of_chip(
-        self, design: Design, known: Sequence[float], box: Accelerator | None = None
+        self, design: Design, row: int, known: Sequence[float], box: Accelerator | None = None
     ) -> list[float]:
         """Bound the samples per second of every workload on one chip; see `of_box`.
 
         Parameters
         ----------
+        row
+            The chip.
         box
             A chip of the same box; the bounds of the box are kept for its other chips.
         """
         # The quickest bound comes first, and is enough for most chips that are far from the top.
         sorts: list[Sort] = ["chip"] if box is None else ["fitting", "quick", "chip"]
-        return self._rates(design, known, sorts, box)
+        return self._rates(design, range(row, row + 1), known, sorts, box)
 
-    def value(self, design: Design, area_mm2: float, rates: Sequence[float]) -> float:
-        """Return the value of a design that trains at these rates (samples/s, per workload)."""
-        kind = bounded_rate(self.study.spec)
+    def merit(self, design: Design, rows: range, area_mm2: float, rates: Sequence[float]) -> float:
+        """Return the merit of a design that trains at these rates (samples/s, per workload).
+
+        Parameters
+        ----------
+        rows
+            The chips that it bounds, of which the least energy counts.
+        """
+        if min(rates) == 0.0:
+            return 0.0
+        kind = self.arrays.bounded
+        if kind.name == "area":
+            return (1.0 + ROUNDING) / area_mm2
+        if kind.name == "energy_per_sample":
+            joules = [self._least_j(runs, design, rows) for runs in self._runs_of(design)]
+            return 1.0 / self._joined(kind, joules, 1.0 - ROUNDING)
         # One captured workload of every run: all of one run have equally many tokens.
         workloads = self.arrays.workloads[:: len(self.arrays.workloads) // len(rates)]
         values = [
             rate * kind.of(one_sample_per_s(workload, area_mm2, design))
             for rate, workload in zip(rates, workloads, strict=True)
         ]
+        return self._joined(kind, values, 1.0 + ROUNDING)
+
+    def _joined(self, kind: ObjectiveKind, values: Sequence[float], rounding: float) -> float:
+        """Join the values of several workloads."""
         if len(values) == 1:
             return values[0]
         pairs = zip(values, self.arrays.reference, strict=True)
         ratios = np.array([value / kind.of(reference) for value, reference in pairs])
         weights = [run.weight for run in self.study.spec.runs]
-        return float(joined(kind, self.study.spec.aggregate, ratios, weights)) * (1.0 + ROUNDING)
+        return float(joined(kind, self.study.spec.aggregate, ratios, weights)) * rounding
+
+    def _least_j(self, runs: Sequence[_ScalarRun], design: Design, rows: range) -> float:
+        """Return the least joules per sample of one workload, over all that fits and is in time."""
+        chip = with_memory_margin(design.accelerator, self.study.spec.constraints)
+        sort: Sort = "box" if len(rows) > 1 else "chip"
+        least_j = math.inf
+        for run in runs:
+            own = _chip_seconds(run, chip)
+            for variant, placement, passes in run.variants:
+                candidates = run.candidates(variant, placement, chip.usable_hbm_bytes)
+                least_s = _least_s(passes, candidates, own, chip, sort, math.inf)
+                batch_j = self._batch_j(run, variant, rows)
+                if max(least_s, self._cooled_s(run, batch_j)) <= self.arrays.most_s:
+                    least_j = min(least_j, batch_j / run.fused.global_batch)
+        return least_j
+
+    def _batch_j(self, run: _ScalarRun, variant: WorkloadVariant, rows: range) -> float:
+        """Return the least energy of a batch on some chips; 0 if nobody asks for it."""
+        if not self.arrays.asks_for_energy:
+            return 0.0
+        assert self.space is not None
+        kinds = self.space.energy_kinds
+        by_kind = self.arrays.least_batch_j(run.inputs, variant, kinds)
+        return float(by_kind[kinds.of[rows.start : rows.stop]].min())
+
+    def _cooled_s(self, run: _ScalarRun, batch_j: float) -> float:
+        """Return the time in which a batch takes no more than the power of all devices."""
+        return batch_j / self.arrays.most_power_w(run.inputs.cluster)
 
     def _rates(
         self,
         design: Design,
+        rows: range,
         known: Sequence[float],
         sorts: Sequence[Sort],
         box: Accelerator | None,
@@ -159,7 +214,7 @@ class ScalarBounds:
             for run in options:
                 samples = run.fused.global_batch
                 enough_s = samples / best if best > 0.0 else math.inf
-                best = max(best, samples / self._batch_s(run, chip, enough_s, sorts, box))
+                best = max(best, samples / self._batch_s(run, chip, rows, enough_s, sorts, box))
             rates.append(best * (1.0 + ROUNDING))
         return rates
 
@@ -167,6 +222,7 @@ class ScalarBounds:
         self,
         run: _ScalarRun,
         chip: Accelerator,
+        rows: range,
         enough_s: float,
         sorts: Sequence[Sort],
         box: Accelerator | None,
@@ -180,12 +236,13 @@ class ScalarBounds:
                 key = variant.tensor_parallel, box, usable_bytes, enough_s
                 if run.box_s(key, partial(bound, box, "box", enough_s)) >= enough_s:
                     continue
-            least_s = 0.0
+            least_s = self._cooled_s(run, self._batch_j(run, variant, rows))
             for sort in sorts:
-                least_s = max(least_s, bound(chip, sort, best_s))
                 if least_s >= best_s:
                     break
-            best_s = min(best_s, least_s)
+                least_s = max(least_s, bound(chip, sort, best_s))
+            if least_s <= self.arrays.most_s:
+                best_s = min(best_s, least_s)
         return best_s
 
     def _runs_of(self, design: Design) -> list[list[_ScalarRun]]:

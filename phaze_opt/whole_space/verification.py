@@ -120,7 +120,7 @@ class Verification:
     @cached_property
     def scalar(self) -> ScalarBounds:
         """Bounds in plain Python."""
-        return ScalarBounds(self.engine.rule)
+        return ScalarBounds(self.engine.rule, self.grid.chips)
 
     def metrics(self, point: DesignPoint) -> Metrics:
         """Evaluate a point."""
@@ -174,12 +174,16 @@ class Verification:
         """Return the key of the box of an architecture."""
         return box_key(rates_of(self.certificate.study, self.grid.chips.architecture(row)))
 
+    def merit(self, metrics: Metrics) -> float:
+        """Return the merit of an evaluated design."""
+        return self.engine.rule.bounded.merit(metrics.value)
+
     def below(self, point: DesignPoint, bound: float) -> None:
         """Check that a point is no better than its bound, and is in the top or comes after it."""
         metrics = self.metrics(point)
         if not metrics.feasible:
             return
-        require(metrics.value <= bound, "a bound, which a design exceeds,")
+        require(self.merit(metrics) <= bound, "a bound, which a design exceeds,")
         if point.values in self.in_top:
             return
         after = self.worst is not None

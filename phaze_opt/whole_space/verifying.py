@@ -3,7 +3,8 @@
 The checks compute every claim again from the frozen study alone. The boxes must partition the chips
 of the space, chip by chip; their bounds must be those of plain Python (`scalar_bounds`); closed
 cells must come after the top. A second enumeration must give the same counts and designs. The chips
-that it excluded are bounded again in plain Python, and a sample of all points is evaluated.
+that it excluded are bounded again in plain Python, and a sample of all points is evaluated. Where
+bounds depend on least energies, a sample of these is compared with evaluations.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from phaze_opt.whole_space.verification import (
 )
 from phaze_opt.whole_space.verifying_boxes import check_bounds, check_closed, check_partition
 from phaze_opt.whole_space.verifying_chips import check_chips
+from phaze_opt.whole_space.verifying_energies import check_energies
 from phaze_opt.workload.graph import Workload
 
 __all__ = ["Check", "RefusedError", "check_origin", "verify"]
@@ -101,6 +103,8 @@ def verify(
         tell(check(verification))
     for check_of_chips in check_chips(verification):
         tell(check_of_chips)
+    if engine.rule.asks_for_energy:
+        tell(check_energies(verification))
     tell(_check_sample(verification))
     return done
 

@@ -170,18 +170,18 @@ def _scalar_bounds(
         return
     known = verification.engine.rule.rates(design, boxes) * (1.0 - _MARGIN)
     for at, chip in enumerate(boxes.architectures):
-        bounds = []
+        bounds, rows = [], range(*boxes.runs[at].tolist())
         for size, hbm_bytes in enumerate(boxes.hbm_bytes[:, at].tolist()):
             sized = replace(design, accelerator=replace(chip, hbm_bytes=hbm_bytes))
-            rates = scalar.of_box(sized, known[:, size, at].tolist())
-            bounds.append(scalar.value(sized, float(boxes.area_mm2[at]), rates))
+            rates = scalar.of_box(sized, rows, known[:, size, at].tolist())
+            bounds.append(scalar.merit(sized, rows, float(boxes.area_mm2[at]), rates))
         yield bounds
 
 
 def check_closed(verification: Verification) -> Check:
     """Check that all points of cells that stayed closed come after the top."""
     certificate, sizes = verification.certificate, verification.grid.chips.hbm_bytes
-    closed = 0
+    closed, maximise = 0, verification.engine.rule.bounded.maximise
     hbm_bytes = [int(size) for size in sizes[:, 0]] if sizes.size else []
     for box in certificate.boxes:
         for option, bounds in enumerate(box.bounds):
@@ -190,7 +190,7 @@ def check_closed(verification: Verification) -> Check:
             closed += 1
             for bound, size in zip(bounds, _hbm_of(box, hbm_bytes), strict=True):
                 if bound > 0.0:
-                    head = head_of(bound, size, box.least_mm2 * (1.0 - 1e-9))
+                    head = head_of(bound, size, box.least_mm2 * (1.0 - 1e-9), maximise)
                     excluded = certificate.last is not None and head > certificate.last
                     require(excluded, "that a closed box comes after the top")
     return Check("closed boxes after the top", closed, closed)

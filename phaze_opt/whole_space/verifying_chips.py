@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Self
 
 import numpy as np
 
@@ -19,7 +20,8 @@ from phaze_opt.bounds.study_bounds import BoundedChips
 from phaze_opt.estimator.tensor_core import NoTileFitsError
 from phaze_opt.hardware.accelerator import Accelerator
 from phaze_opt.spec.designs import Design
-from phaze_opt.spec.ordering import VALUE_BIN, Head, head_of
+from phaze_opt.spec.objectives import RATES
+from phaze_opt.spec.ordering import VALUE_BIN, Head, head_of, least_merit
 from phaze_opt.spec.space import DesignPoint
 from phaze_opt.whole_space.verification import Check, Verification, box_key, require
 
@@ -65,7 +67,8 @@ def check_chips(verification: Verification) -> list[Check]:
     for _, point, bound in left:
         metrics = verification.evaluated.get(point.values)
         if metrics is not None and metrics.feasible:
-            require(metrics.value <= bound, "a plain bound, which a design exceeds,")
+            merit = verification.merit(metrics)
+            require(merit <= bound, "a plain bound, which a design exceeds,")
     return [
         Check("chips of opened boxes, in plain Python", looked, total),
         Check("closed designs nearest to the top", min(len(closed), MOST_EVALUATED), len(closed)),
@@ -103,7 +106,7 @@ def _sample(verification: Verification, option: int, rows: range, count: int) ->
 
 def _left_of(verification: Verification, cell: _Cell) -> Iterator[tuple[Head, DesignPoint, float]]:
     """Yield the head, the point and the bound of the designs that plain bounds do not exclude."""
-    grid, last = verification.grid, verification.certificate.last
+    grid, top = verification.grid, _Top.of(verification)
     chips = grid.chips
     box = chips.architecture(cell.rows.start)
     design = grid.study.design(grid.point(cell.option, 0, cell.rows.start))
@@ -115,18 +118,18 @@ def _left_of(verification: Verification, cell: _Cell) -> Iterator[tuple[Head, De
             design,
             box,
             area_mm2,
-            min(_least_value(last, (size, area_mm2)) for size in hbm_bytes),
+            min(top.least_merit(size, area_mm2) for size in hbm_bytes),
             None if rates is None else rates[:, :, at],
         )
         # A placement that fits any HBM fits the largest.
         largest = int(np.argmax(hbm_bytes))
         most = _bound(verification, chip, largest, hbm_bytes[largest])
         for place, size in enumerate(hbm_bytes):
-            if _excludes(last, most, (size, area_mm2)):
+            if top.excludes(most, size, area_mm2):
                 continue
             value = most if place == largest else _bound(verification, chip, place, size)
-            if not _excludes(last, value, (size, area_mm2)):
-                head = head_of(value, size, area_mm2 * _SMALLEST)
+            if not top.excludes(value, size, area_mm2):
+                head = top.head(value, size, area_mm2)
                 yield head, grid.point(cell.option, place, row), value
 
 
@@ -143,7 +146,7 @@ class _BoundedChip:
     box
         A chip of the same box.
     least
-        Least value with which the chip may be in the top.
+        Least merit with which the chip may be in the top.
     rates : (workloads, sizes)
         Bounds of the samples per second by arrays; ``None`` for one workload.
     """
@@ -157,15 +160,18 @@ class _BoundedChip:
 
 
 def _bound(verification: Verification, chip: _BoundedChip, place: int, hbm_bytes: int) -> float:
-    """Bound the value of a chip with one size of the HBM; less than its least value is enough."""
-    scalar = verification.scalar
+    """Bound the merit of a chip with one size of the HBM; less than its least merit is enough."""
+    scalar, rows = verification.scalar, range(chip.row, chip.row + 1)
     design = replace(chip.design, accelerator=verification.chip(chip.row, hbm_bytes))
     # Of several workloads, all known rates are lowered by one factor.
     rates = [1.0] if chip.rates is None else chip.rates[:, place].tolist()
-    value = scalar.value(design, chip.area_mm2, rates)
-    scale = chip.least / value * (1.0 - _MARGIN) if value > 0.0 else 0.0
+    scale = 0.0
+    if verification.engine.rule.bounded.name in RATES:
+        merit = scalar.merit(design, rows, chip.area_mm2, rates)
+        scale = chip.least / merit * (1.0 - _MARGIN) if merit > 0.0 else 0.0
     known = [rate * scale for rate in rates]
-    return scalar.value(design, chip.area_mm2, scalar.of_chip(design, known, chip.box))
+    found = scalar.of_chip(design, chip.row, known, chip.box)
+    return scalar.merit(design, rows, chip.area_mm2, found)
 
 
 def _rates_of_arrays(verification: Verification, design: Design, cell: _Cell) -> FloatArray | None:
@@ -180,16 +186,40 @@ def _rates_of_arrays(verification: Verification, design: Design, cell: _Cell) ->
         return np.zeros((runs, *chosen.hbm_bytes.shape))
 
 
-def _least_value(last: Head | None, chip: tuple[int, float]) -> float:
-    """Return the least value with which a chip, by its HBM and area, may be in the top."""
-    if last is None:
-        return 0.0
-    same_bin = (chip[0], chip[1] * _SMALLEST) <= last[1:]
-    return float((1.0 + VALUE_BIN) ** (-last[0] + (0.0 if same_bin else 1.0)))
+@dataclass(frozen=True)
+class _Top:
+    """The last design of the top, which other designs must come before to enter.
 
+    Attributes
+    ----------
+    last
+        Its head; ``None`` if every feasible design is in the top.
+    maximise
+        Whether larger values are better.
+    """
 
-def _excludes(last: Head | None, value: float, chip: tuple[int, float]) -> bool:
-    """Whether a chip with this value, by its HBM and area, cannot be in the top."""
-    if value <= 0.0:
-        return True
-    return last is not None and head_of(value, chip[0], chip[1] * _SMALLEST) > last
+    last: Head | None
+    maximise: bool
+
+    @classmethod
+    def of(cls, verification: Verification) -> Self:
+        """Return that of a certificate."""
+        return cls(verification.certificate.last, verification.engine.rule.bounded.maximise)
+
+    def head(self, merit: float, hbm_bytes: int, area_mm2: float) -> Head:
+        """Return the head of a chip."""
+        return head_of(merit, hbm_bytes, area_mm2 * _SMALLEST, self.maximise)
+
+    def least_merit(self, hbm_bytes: int, area_mm2: float) -> float:
+        """Return the least merit with which a chip may be in the top."""
+        if self.last is None:
+            return 0.0
+        same_bin = (hbm_bytes, area_mm2 * _SMALLEST) <= self.last[1:]
+        of_bin = least_merit(self.last, self.maximise)
+        return of_bin if same_bin else of_bin * (1.0 + VALUE_BIN)
+
+    def excludes(self, merit: float, hbm_bytes: int, area_mm2: float) -> bool:
+        """Whether a chip of this merit cannot be in the top."""
+        if merit <= 0.0:
+            return True
+        return self.last is not None and self.head(merit, hbm_bytes, area_mm2) > self.last

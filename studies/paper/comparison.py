@@ -177,7 +177,8 @@ def roofline_s(resolved: ResolvedStudy, workload: Workload, design: Design) -> f
     evaluates or bounds single chips.
     """
     solving = replace(resolved, spec=replace(resolved.spec, placement="solve"))
-    (samples_per_s,) = ScalarBounds(StudyBounds(solving, [workload])).of_box(design, [0.0])
+    plain = ScalarBounds(StudyBounds(solving, [workload]))
+    (samples_per_s,) = plain.of_box(design, range(0), [0.0])
     (inputs,) = run_inputs(solving, 0, design)
     return inputs.training.global_batch / samples_per_s * (1.0 + ROUNDING)
 

@@ -19,7 +19,7 @@ from phaze_opt.network.presets import load_cluster
 from phaze_opt.passes.estimates import Chip, schedule_problems
 from phaze_opt.passes.graphs import default_fusion
 from phaze_opt.passes.layer_cost import LeastLayers
-from phaze_opt.passes.least_seconds import least_layers
+from phaze_opt.passes.least_seconds import least_layers, longest_layers
 from phaze_opt.point import CostedPoint, Point, cost_point
 from phaze_opt.scheduling.solve_schedule import solve_schedule
 from phaze_opt.training import Training
@@ -94,24 +94,35 @@ def check_bounds(
 def test_no_pass_is_shorter(
     model: str, chips: list[Accelerator], tpu: str, training: Training
 ) -> None:
-    """On chips of any kind and under every option a schedule takes at least the bound."""
+    """On chips of any kind and under every option a schedule takes at least the bound.
+
+    And at most what all operators take one after another.
+    """
     chips = [load_accelerator(tpu), *chips]
     captured = workload(model, training.microbatch, training.sequence_parallel)
     training = replace(training, gather_copies=False)  # which are no part of a schedule
     for variant in captured.variants:
         least = least_layers(variant, chips, CLUSTER, training)
-        of_direction = {
-            "forward": least.forward_s,
-            "backward": least.backward_s,
-            "recompute": least.recompute_s,
-        }
+        longest = longest_layers(variant, Chips(chips), CLUSTER, training)
+        by_direction = [
+            {
+                "forward": bounds.forward_s,
+                "backward": bounds.backward_s,
+                "recompute": bounds.recompute_s,
+            }
+            for bounds in (least, longest)
+        ]
         names = [layer.name for layer in variant.layers]
         for row, chip in enumerate(chips):
             on = Chip(chip, CLUSTER, default_fusion(chip))
             for problem in schedule_problems(variant, on, training):
                 name, direction = problem.name.rsplit(" ", 1)
-                bound_s = of_direction[direction][names.index(name), row]
-                assert bound_s <= solve_schedule(problem, effort=500).makespan_s * SLACK
+                bound_s, longest_s = (
+                    of_direction[direction][names.index(name)] for of_direction in by_direction
+                )
+                makespan_s = solve_schedule(problem, effort=500).makespan_s
+                assert bound_s[row] <= makespan_s * SLACK
+                assert makespan_s <= longest_s[row] * SLACK
 
 
 @pytest.mark.parametrize("model", MODELS)

@@ -111,6 +111,15 @@ def least_s(problem: PlacementProblem, share: Any = 1.0, splits: bool = True) ->
     return float(np.min(answers))
 
 
+def most_s(problem: PlacementProblem) -> float:
+    """Return the bound from above over all tensor degrees."""
+    answers = []
+    for tensor_degree, layers in problem.layers.items():
+        bound = LeastPlacement(problem, tensor_degree, range(len(layers)))
+        answers.append(bound.most_s(layer_seconds(layers), rates(problem)))
+    return float(np.min(answers))
+
+
 def solved_s(problem: PlacementProblem) -> float:
     """Return the time of the best placement, infinite where nothing fits."""
     try:
@@ -126,6 +135,15 @@ def test_never_above_the_placement(problem: PlacementProblem) -> None:
     looser_s, bound_s, time_s = least_s(problem, splits=False), least_s(problem), solved_s(problem)
     assert looser_s <= bound_s * SLACK
     assert bound_s <= time_s * SLACK
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.one_of(training_problems(), training_problems(interleave=True)))
+def test_the_fastest_placement_is_never_above_the_longest_time(problem: PlacementProblem) -> None:
+    """Where all layers fit one stage, whatever is chosen takes no longer."""
+    longest_s = most_s(problem)
+    assert solved_s(problem) <= longest_s
+    assert longest_s == math.inf or least_s(problem) <= longest_s
 
 
 def test_chunks_that_lie_apart_may_fit_where_no_run_of_layers_does() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from phaze_opt.spec.space import Space
-from phaze_opt.spec.study_spec import AreaSpec, WorkloadSpec
+from phaze_opt.spec.study_spec import AreaSpec, ConstraintSpec, WorkloadSpec
 from phaze_opt.study.objective import Objective
 from phaze_opt.study.study import Study
 from phaze_opt.whole_space.engine import Engine
@@ -90,6 +90,42 @@ CASES: dict[str, dict[str, Any]] = {
             "tpuv4-lanes", num_tc=[2, 4, 8], glb_mib=[32, 64], microbatch={"solve": [1, 2]}
         ),
         "objectives": ("throughput_per_area",),
+    },
+    # Most chips take too much power, some of them even at the slowest placement.
+    "cool": {
+        "model": "bert-large",
+        "attention": "eager",
+        "tensor_parallel": (1, 2),
+        "space": Space(
+            "tpuv4-lanes",
+            num_tc=[1, 2, 4],
+            num_vc=[2, 4],
+            glb_mib=[16, 64],
+            hbm_gb_per_s=[300, 1200],
+            microbatch=[1, 4],
+        ),
+        "area": AreaSpec(model="chip"),
+        "constraints": ConstraintSpec(max_power_w=60.0),
+    },
+    "frugal": {
+        "model": "opt-350m",
+        "optimizer": "adam",
+        "space": Space(
+            "tpuv4-lanes", num_tc=[1, 4], pe_x=[64, 128], pe_y=[64, 256], microbatch=[1, 4]
+        ),
+        "objectives": ("energy_per_sample",),
+        "constraints": ConstraintSpec(max_time_per_batch_s=0.5),
+    },
+    "small": {
+        "model": None,
+        "workloads": (WorkloadSpec("bert-large"), WorkloadSpec("opt-350m", weight=2.0)),
+        "overlap": "all",
+        "space": Space(
+            "tpuv4-lanes", num_tc=[1, 2, 4], pe_x=[64, 128], microbatch={"solve": [1, 2]}
+        ),
+        "objectives": ("area",),
+        "constraints": ConstraintSpec(max_time_per_batch_s=0.9, max_power_w=300.0),
+        "baselines": ("tpuv4-lanes",),
     },
 }
 

@@ -48,7 +48,7 @@ def test_bounds_hold_under_every_variation(study: Study, variation: Variation) -
     assert answer(enumeration) == answer(enumerate_study(other, top=3, bounds=False))
     assert enumeration.points > enumeration.evaluated
     # A process elsewhere, which knows only the names, evaluates the same.
-    job = EngineJob(str(study.storage.url), study.name, other.evaluator, variation)
+    job = EngineJob(str(study.storage.url), study.name, other.evaluator, variation=variation)
     best = enumeration.top[0]
     (metrics,) = engine_of(job).evaluate([DesignPoint(best.point)])
     assert (metrics.values, metrics.area_mm2) == (best.metrics.values, best.metrics.area_mm2)
