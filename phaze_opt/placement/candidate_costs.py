@@ -10,7 +10,8 @@ import numpy as np
 from phaze_opt.arrays import FloatArray, IntArray
 from phaze_opt.degrees import REPLICAS_INSIDE, RankOrder
 from phaze_opt.network.cluster import outermost_level
-from phaze_opt.network.collective import rising_starts
+from phaze_opt.network.collective import has_ranges, rising_starts
+from phaze_opt.network.groups import whole_units
 from phaze_opt.network.message import message_over, message_term, split_message_terms
 from phaze_opt.network.term import Term
 from phaze_opt.on_demand import cached_property
@@ -88,6 +89,7 @@ class CandidateCosts:
         self.schedule = problem.training.schedule_of_chunk
         self._messages: dict[tuple[int, int], Term] = {}
         self._work_of_layers_s: dict[int, tuple[float, float]] = {}
+        self._starts: dict[int, IntArray] = {}
 
     def _forget_tables(self) -> None:
         """Start without tables."""
@@ -327,25 +329,23 @@ class CandidateCosts:
     def least_shared_tail_term_s(self, candidate: Candidate) -> float:
         """Bound the least tail term from below, by that of fewer replicas if they take no longer.
 
-        Those are a power of two, so that many candidates share a bound.
+        Of these there are few, so that many candidates share a bound.
         """
-        data = 2 ** (candidate.data.bit_length() - 1)
-        if data not in self._never_slower(candidate.data):
+        if self.problem.training.zero > 0 or not has_ranges(self.problem.cluster):
             return self.least_tail_term_s(candidate)
+        starts = self._rising_starts(candidate.stride("data"))
+        data = int(starts[np.searchsorted(starts, candidate.data, side="right") - 1])
         fewer = Candidate.of(candidate.degrees._replace(data=data), candidate.order)
         return self.least_tail_term_s(fewer)
 
-    def _never_slower(self, data: int) -> range:
-        """Return the numbers of replicas up to some that are known to take no longer."""
-        training, starts = self.problem.training, self._rising_starts
-        if starts is None or training.zero > 0:
-            return range(data, data + 1)
-        return range(int(starts[np.searchsorted(starts, data, side="right") - 1]), data + 1)
-
-    @cached_property
-    def _rising_starts(self) -> IntArray | None:
-        """See `phaze_opt.network.collective.rising_starts`."""
-        return rising_starts(self.problem.cluster, self.problem.cluster.devices)
+    def _rising_starts(self, stride: int) -> IntArray:
+        """See `phaze_opt.network.collective.rising_starts`, powers of two among them."""
+        if stride not in self._starts:
+            cluster = self.problem.cluster
+            powers = 2 ** np.arange(cluster.devices.bit_length(), dtype=np.int64)
+            units = whole_units(cluster, stride)
+            self._starts[stride] = rising_starts(cluster, units, powers, cluster.devices)
+        return self._starts[stride]
 
     def _key(self, candidate: Candidate) -> _Key:
         """Return what work and tails depend on; a single stage shares nothing with another."""
