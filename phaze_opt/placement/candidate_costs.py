@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from types import EllipsisType
 
 import numpy as np
 
 from phaze_opt.arrays import FloatArray, IntArray
 from phaze_opt.degrees import REPLICAS_INSIDE, RankOrder
-from phaze_opt.network.cluster import outermost_level
+from phaze_opt.network.cluster import Cluster, outermost_level
 from phaze_opt.network.collective import has_ranges, rising_starts
 from phaze_opt.network.groups import whole_units
 from phaze_opt.network.message import message_over, message_term, split_message_terms
@@ -89,7 +90,6 @@ class CandidateCosts:
         self.schedule = problem.training.schedule_of_chunk
         self._messages: dict[tuple[int, int], Term] = {}
         self._work_of_layers_s: dict[int, tuple[float, float]] = {}
-        self._starts: dict[int, IntArray] = {}
 
     def _forget_tables(self) -> None:
         """Start without tables."""
@@ -333,19 +333,10 @@ class CandidateCosts:
         """
         if self.problem.training.zero > 0 or not has_ranges(self.problem.cluster):
             return self.least_tail_term_s(candidate)
-        starts = self._rising_starts(candidate.stride("data"))
+        starts = _shared_starts(self.problem.cluster, candidate.stride("data"))
         data = int(starts[np.searchsorted(starts, candidate.data, side="right") - 1])
         fewer = Candidate.of(candidate.degrees._replace(data=data), candidate.order)
         return self.least_tail_term_s(fewer)
-
-    def _rising_starts(self, stride: int) -> IntArray:
-        """See `phaze_opt.network.collective.rising_starts`, powers of two among them."""
-        if stride not in self._starts:
-            cluster = self.problem.cluster
-            powers = 2 ** np.arange(cluster.devices.bit_length(), dtype=np.int64)
-            units = whole_units(cluster, stride)
-            self._starts[stride] = rising_starts(cluster, units, powers, cluster.devices)
-        return self._starts[stride]
 
     def _key(self, candidate: Candidate) -> _Key:
         """Return what work and tails depend on; a single stage shares nothing with another."""
@@ -403,11 +394,16 @@ class CandidateCosts:
         sync_s, queued_s = synchronisations_s(layers.held.parameters, each, *lines)
         if training.overlap != "none":
             # At least as much is free as where the tensor-parallel group uses no level of theirs.
-            _, cover_s = layers.cover_s[False]
-            before_s = np.append(0.0, np.cumsum(cover_s)[:-1])
-            left_s = np.maximum.accumulate(queued_s - before_s, axis=1)
+            left_s = np.maximum.accumulate(queued_s - layers.before_s, axis=1)
             sync_s = np.minimum(sync_s, left_s)
         return tails_s + sync_s
+
+
+@lru_cache(maxsize=1024)
+def _shared_starts(cluster: Cluster, stride: int) -> IntArray:
+    """See `phaze_opt.network.collective.rising_starts`, powers of two among them."""
+    powers = 2 ** np.arange(cluster.devices.bit_length(), dtype=np.int64)
+    return rising_starts(cluster, whole_units(cluster, stride), powers, cluster.devices)
 
 
 @for_many_designs

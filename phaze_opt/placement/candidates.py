@@ -198,6 +198,13 @@ def _grids(
     """Return the same, cached: the designs of a study share them."""
     sizes = [_size_of_degree(tensor, layers, cluster, training) for tensor in tensor_degrees]
     check_memory(layers, cluster.devices, sizes)
+    return all_grids(tensor_degrees, layers, cluster, training)
+
+
+def all_grids(
+    tensor_degrees: tuple[int, ...], layers: int, cluster: Cluster, training: Training
+) -> tuple[CandidateGrid, ...]:
+    """Return the candidates of a chain of so many layers, of which there may be too many tables."""
     return tuple(
         grid
         for tensor in tensor_degrees

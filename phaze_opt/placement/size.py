@@ -68,6 +68,11 @@ def placement_bytes(layers: int, degrees: Sequence[DegreeSize]) -> int:
     return tables + classes + each * sum(replicas) + besides + kept
 
 
+def tables_fit(layers: int, degrees: int) -> bool:
+    """Say whether the tables of so many tensor degrees may be taken, however few candidates."""
+    return placement_bytes(layers, [ONE_CANDIDATE] * degrees) <= MOST_PLACEMENT_BYTES
+
+
 def check_memory(layers: int, devices: int, degrees: Sequence[DegreeSize]) -> None:
     """Refuse a placement that may take more memory than `MOST_PLACEMENT_BYTES`.
 

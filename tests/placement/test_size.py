@@ -91,8 +91,8 @@ def test_no_placement_takes_more(network: str, layers: int, devices: int, zero: 
     ("network", "layers", "devices", "zero", "words"),
     [
         ("dgx-a100", 26, 10**6, 1, r"1,000,000 devices may need 5\.\d GB .* fewer devices or a"),
-        ("tpuv4-ici-flat", 10_000, 1024, 0, r"10,000 layers .* 7\d\.\d GB .* fewer layers\."),
-        ("tpuv4-ici-flat", 3_000, 1024, 0, r"3,000 layers .* or --placement PPxDPxTP\."),
+        ("tpuv4-ici-flat", 10_000, 1024, 1, r"10,000 layers .* 7\d\.\d GB .* fewer layers\."),
+        ("tpuv4-ici-flat", 3_000, 1024, 1, r"3,000 layers .* or --placement PPxDPxTP\."),
     ],
 )
 def test_what_is_too_large_is_refused_before_it_is_made(
