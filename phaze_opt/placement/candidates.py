@@ -109,12 +109,12 @@ class CandidateGrid:
     pipeline: IntArray
     microbatches: IntArray
 
-    @cached_property
+    @property
     def sizes(self) -> IntArray:
         """Number of candidates of every class."""
-        return self.most_data - self.data + 1
+        return np.asarray(self.most_data - self.data + 1)
 
-    @cached_property
+    @property
     def devices(self) -> IntArray:
         """Devices of the candidate of every class with the fewest replicas."""
         return np.asarray(self.pipeline * self.data * self.tensor)
@@ -305,7 +305,8 @@ def _where_microbatches_change(training: Training, most_data: int) -> IntArray:
     """Return the fewest replicas of every number of microbatches."""
     data = np.arange(1, most_data + 1, dtype=np.int64)
     microbatches: IntArray = training.microbatches(data)
-    return data[np.append(True, microbatches[1:] != microbatches[:-1])[:most_data]]
+    first: IntArray = data[np.append(True, microbatches[1:] != microbatches[:-1])[:most_data]]
+    return first
 
 
 def _reach(cluster: Cluster) -> FloatArray:

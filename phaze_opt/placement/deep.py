@@ -77,11 +77,11 @@ def _least_s(problem: PlacementProblem) -> float:
     degrees, layers = tuple(problem.layers), len(problem.edges) + 1
     fitting = {tensor: _fitting_stages(problem, tensor) for tensor in degrees}
     for grid in all_grids(degrees, layers, problem.cluster, problem.training):
-        deepest = grid.deepest_that_fit(fitting[grid.tensor])
+        rounds, depth, share = grid.deepest_that_fit(fitting[grid.tensor])
         all_s, largest_s = costs.work_of_layers_s(grid.tensor)
-        for index, (of_batch, stages, _) in enumerate(zip(*deepest, strict=True)):
-            each = (column[index : index + 1] for column in deepest)
-            _, bound_s = least_of_work(*each, all_s, largest_s)
+        for index, (of_batch, stages) in enumerate(zip(rounds, depth, strict=True)):
+            one = slice(index, index + 1)
+            _, bound_s = least_of_work(rounds[one], depth[one], share[one], all_s, largest_s)
             if of_batch > stages:
                 # It falls with more stages, too.
                 fullest_s = max(all_s / stages, largest_s)
