@@ -88,6 +88,7 @@ def place_again(problem: PlacementProblem, placement: Placement) -> Placement:
         again = place_split(problem, candidate, starts)
         if again is not None:
             return again
+        check_memory(costs.layers, problem.cluster.devices, [ONE_CANDIDATE])
     layout = Layout.of_starts(candidate, starts, costs.layers)
     return describe(costs, with_fastest_gathers(costs, layout))
 
