@@ -64,4 +64,4 @@ def _why_too_large(answer: Answer, devices: int) -> Outcome:
     return None
 
 
-CASE = Case("sizes", "networks of all sizes", 400, 12, 0.06, run)
+CASE = Case("sizes", "networks of all sizes", 100, 12, 0.06, run)
