@@ -25,7 +25,7 @@ from phaze_opt.choices import CollectiveName
 from phaze_opt.errors import InputError
 from phaze_opt.network.algorithms import flat_terms, hierarchical_term, reduces_in_switch
 from phaze_opt.network.cluster import Cluster, launch_s, outermost_level
-from phaze_opt.network.groups import members_per_level
+from phaze_opt.network.groups import WholeUnits, levels_with_units, members_per_level
 from phaze_opt.network.term import Term, cheapest, nothing_sent
 
 __all__ = [
@@ -35,6 +35,7 @@ __all__ = [
     "collective_cost",
     "collective_s",
     "collective_terms",
+    "has_ranges",
     "rising_starts",
     "tensor_terms",
 ]
@@ -140,28 +141,45 @@ def tensor_terms(group: int, cluster: Cluster) -> tuple[tuple[Term, ...], ...]:
     return tuple([collective_terms(kind, group, cluster) for kind in COLLECTIVES])
 
 
-def rising_starts(cluster: Cluster, most: int) -> IntArray | None:
+def has_ranges(cluster: Cluster) -> bool:
+    """Say whether `rising_starts` knows ranges: not where a torus is the outermost level.
+
+    A larger group may fit that better.
+    """
+    return levels_with_units(cluster)[-1].topology == "switch"
+
+
+def rising_starts(cluster: Cluster, units: WholeUnits, begins: IntArray, most: int) -> IntArray:
     """Return where ranges of group sizes begin in which a larger group is never faster.
 
-    That holds for all-reduces of every size, and for messages between groups, whatever the stride.
+    That holds for all-reduces of every size, and for messages between groups. Among groups that
+    reach beyond the units of the level below the outermost one, rings take longer the larger they
+    are, and so do hierarchical algorithms among those that fill whole units: a range begins at the
+    first of these, too. Recursive halving goes best among a power of two, of members or of units.
 
     Parameters
     ----------
     cluster
-        The network.
+        The network; see `has_ranges`.
+    units
+        Of the stride of the groups' ranks.
+    begins
+        Where ranges begin at least, 1 included.
     most
         Largest group.
 
     Returns
     -------
     starts
-        The first is 1; ``None`` where the network has several levels, or is none of plain switches,
-        so that a larger group may fit it better.
+        Rising.
     """
-    only, *others = cluster.levels
-    if others or only.topology != "switch" or only.in_switch_efficiency > 0.0:
-        return None
-    if not only.halving:
-        return np.ones(1, dtype=np.int64)
-    # Recursive halving goes best among a power of two, and equally over all ranges between.
-    return 2 ** np.arange(most.bit_length(), dtype=np.int64)
+    levels = levels_with_units(cluster)
+    # Within units, and up to the first group beyond, everything changes with every member.
+    starts = [begins, np.arange(1, units.joined + 2)] if len(levels) > 1 else [begins]
+    if any(level.halving for level in levels):
+        powers = 2 ** np.arange(most.bit_length(), dtype=np.int64)
+        starts += [powers, units.joined * powers]
+    first: IntArray = np.unique(np.concatenate(starts))
+    if units.multiple > 1:
+        first = np.union1d(first, -(-first // units.multiple) * units.multiple)
+    return first[: np.searchsorted(first, most, side="right")]

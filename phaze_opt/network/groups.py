@@ -8,8 +8,9 @@ from __future__ import annotations
 import itertools
 import math
 import operator
+from typing import NamedTuple
 
-from phaze_opt.network.cluster import Cluster, outermost_level, units_and_extents
+from phaze_opt.network.cluster import Cluster, NetworkLevel, outermost_level, units_and_extents
 from phaze_opt.network.torus import is_grid
 
 Axes = tuple[tuple[int, float], ...]
@@ -46,6 +47,42 @@ def members_per_level(group: int, cluster: Cluster, stride: int = 1) -> tuple[Ax
             inside = members
         axes_by_level.append(tuple(along))
     return tuple(axes_by_level)
+
+
+class WholeUnits(NamedTuple):
+    """Groups that reach beyond the units of the level below the outermost one.
+
+    Attributes
+    ----------
+    joined
+        Members that one unit joins, at least 1.
+    multiple
+        Of such groups, those of a multiple of so many members split evenly over the levels, if any
+        do.
+    """
+
+    joined: int
+    multiple: int
+
+
+def whole_units(cluster: Cluster, stride: int) -> WholeUnits:
+    """Return which groups that reach the outermost level `members_per_level` can split."""
+    reach, joined, multiple = 1, 1, 1
+    for index, level in enumerate(levels_with_units(cluster)[:-1]):
+        for size in level.axes or (level.group_size or 1,):
+            reach *= size
+            joined = max(1, reach // stride)
+            multiple = math.lcm(multiple, joined)
+        # Beyond the lines of a ring or torus, a group that is a grid ends where they end.
+        for cut in _cuts(cluster, index):
+            multiple = math.lcm(multiple, cut // math.gcd(cut, stride))
+    return WholeUnits(joined, multiple)
+
+
+def levels_with_units(cluster: Cluster) -> tuple[NetworkLevel, ...]:
+    """Return the levels up to the first one that joins any number of units."""
+    sized = [level.group_size is not None for level in cluster.levels]
+    return cluster.levels[: sized.index(False) + 1] if False in sized else cluster.levels
 
 
 def _cuts(cluster: Cluster, index: int) -> list[int]:

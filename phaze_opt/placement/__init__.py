@@ -13,7 +13,8 @@ degree, a cluster, training options, the memory of a device) and gives a
   splits; `best`: splits and replays of all candidates, as far as `degree_bounds` asks for them,
   which begins with the numbers of stages that fit the memory (`fitting_stages`); `proof`: what is
   faster when it is replayed, or that nothing is, by `split_search` of single candidates with
-  `split_bounds`; `interleaved`: several chunks per stage; `expert`: known degrees.
+  `split_bounds`; `interleaved`: several chunks per stage; `expert`: known degrees; `deep`: chains
+  of thousands of layers.
 - `closed_form`: the sums that those share, inlined into compiled loops.
 - `pipeline`: the event replay; `timing`: the time of a batch; `describe`: the answer in full.
 - `least`: lower bound of the time over all placements, for many accelerators at once; its tables
@@ -29,7 +30,8 @@ Where a formula stands, that loops and bounds call too:
   `closed_form.even_share`
 - 1F1B, GPipe and interleaved time, event by event: `pipeline.finish_s`, `pipeline.replay`
 - lower bound of the replayed time of a split, and of those that begin like it: the docstring of
-  `split_bounds`; of all splits of a candidate, at a glance: `chain_bounds.least_times`
+  `split_bounds`; of all splits of a candidate, at a glance: `chain_bounds.least_times`, with
+  `chain_bounds.filled_s`
 - lower bound over all splits: the docstring of `least_splits`; without them
   `least_times._pipelined_s`
 - least time of a tensor degree by its work alone: `chain_bounds.least_of_work`

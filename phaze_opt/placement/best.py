@@ -53,7 +53,7 @@ def best_placement(costs: CandidateCosts) -> tuple[Layout, Replayed, float] | No
 
     def time(candidate: Candidate, starts: IntArray) -> float:
         layout = Layout.of_starts(candidate, starts, costs.layers)
-        if not _fits(costs, layout):
+        if not layout_fits(costs, layout):
             return math.inf
         layout = with_fastest_gathers(costs, layout)
         done = replayed(costs, layout)
@@ -75,7 +75,7 @@ def best_placement(costs: CandidateCosts) -> tuple[Layout, Replayed, float] | No
     return *min(close, key=lambda entry: (entry[1], entry[2]))[3], bound_s
 
 
-def _fits(costs: CandidateCosts, layout: Layout) -> bool:
+def layout_fits(costs: CandidateCosts, layout: Layout) -> bool:
     """Whether every stage fits its memory."""
     limit = costs.stages(layout.candidate).held.in_flight_limit[layout.first[0], layout.last[0]]
     return bool((limit >= costs.held(layout.candidate)[:0:-1]).all())

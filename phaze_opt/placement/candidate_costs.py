@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from types import EllipsisType
 
 import numpy as np
 
 from phaze_opt.arrays import FloatArray, IntArray
 from phaze_opt.degrees import REPLICAS_INSIDE, RankOrder
-from phaze_opt.network.cluster import outermost_level
-from phaze_opt.network.collective import rising_starts
+from phaze_opt.network.cluster import Cluster, outermost_level
+from phaze_opt.network.collective import has_ranges, rising_starts
+from phaze_opt.network.groups import whole_units
 from phaze_opt.network.message import message_over, message_term, split_message_terms
 from phaze_opt.network.term import Term
 from phaze_opt.on_demand import cached_property
@@ -327,25 +329,14 @@ class CandidateCosts:
     def least_shared_tail_term_s(self, candidate: Candidate) -> float:
         """Bound the least tail term from below, by that of fewer replicas if they take no longer.
 
-        Those are a power of two, so that many candidates share a bound.
+        Of these there are few, so that many candidates share a bound.
         """
-        data = 2 ** (candidate.data.bit_length() - 1)
-        if data not in self._never_slower(candidate.data):
+        if self.problem.training.zero > 0 or not has_ranges(self.problem.cluster):
             return self.least_tail_term_s(candidate)
+        starts = _shared_starts(self.problem.cluster, candidate.stride("data"))
+        data = int(starts[np.searchsorted(starts, candidate.data, side="right") - 1])
         fewer = Candidate.of(candidate.degrees._replace(data=data), candidate.order)
         return self.least_tail_term_s(fewer)
-
-    def _never_slower(self, data: int) -> range:
-        """Return the numbers of replicas up to some that are known to take no longer."""
-        training, starts = self.problem.training, self._rising_starts
-        if starts is None or training.zero > 0:
-            return range(data, data + 1)
-        return range(int(starts[np.searchsorted(starts, data, side="right") - 1]), data + 1)
-
-    @cached_property
-    def _rising_starts(self) -> IntArray | None:
-        """See `phaze_opt.network.collective.rising_starts`."""
-        return rising_starts(self.problem.cluster, self.problem.cluster.devices)
 
     def _key(self, candidate: Candidate) -> _Key:
         """Return what work and tails depend on; a single stage shares nothing with another."""
@@ -403,11 +394,16 @@ class CandidateCosts:
         sync_s, queued_s = synchronisations_s(layers.held.parameters, each, *lines)
         if training.overlap != "none":
             # At least as much is free as where the tensor-parallel group uses no level of theirs.
-            _, cover_s = layers.cover_s[False]
-            before_s = np.append(0.0, np.cumsum(cover_s)[:-1])
-            left_s = np.maximum.accumulate(queued_s - before_s, axis=1)
+            left_s = np.maximum.accumulate(queued_s - layers.before_s, axis=1)
             sync_s = np.minimum(sync_s, left_s)
         return tails_s + sync_s
+
+
+@lru_cache(maxsize=1024)
+def _shared_starts(cluster: Cluster, stride: int) -> IntArray:
+    """See `phaze_opt.network.collective.rising_starts`, powers of two among them."""
+    powers = 2 ** np.arange(cluster.devices.bit_length(), dtype=np.int64)
+    return rising_starts(cluster, whole_units(cluster, stride), powers, cluster.devices)
 
 
 @for_many_designs

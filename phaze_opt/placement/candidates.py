@@ -1,7 +1,8 @@
 """All degrees of parallelism that a cluster allows.
 
-Many numbers of replicas run equally many microbatches. Where more of them never communicate faster,
-they are one *class*: its fewest replicas bound all others from below.
+Many numbers of replicas run equally many microbatches. Where more of them never communicate faster
+(see `phaze_opt.network.collective.rising_starts`), they are one *class*: its fewest replicas bound
+all others from below.
 
 Ranks are numbered with tensor parallelism innermost; then either the replicas of one stage or the
 stages of one replica are neighbours. On a cluster of one flat level the two are the same.
@@ -20,7 +21,8 @@ import numpy as np
 from phaze_opt.arrays import BoolArray, FloatArray, IntArray
 from phaze_opt.degrees import RANK_ORDERS, REPLICAS_INSIDE, Axis, Degrees, RankOrder
 from phaze_opt.network.cluster import Cluster
-from phaze_opt.network.collective import rising_starts
+from phaze_opt.network.collective import has_ranges, rising_starts
+from phaze_opt.network.groups import WholeUnits, whole_units
 from phaze_opt.on_demand import cached_property
 from phaze_opt.placement.closed_form import even_share
 from phaze_opt.placement.fitting_stages import FittingStages
@@ -107,12 +109,12 @@ class CandidateGrid:
     pipeline: IntArray
     microbatches: IntArray
 
-    @cached_property
+    @property
     def sizes(self) -> IntArray:
         """Number of candidates of every class."""
-        return self.most_data - self.data + 1
+        return np.asarray(self.most_data - self.data + 1)
 
-    @cached_property
+    @property
     def devices(self) -> IntArray:
         """Devices of the candidate of every class with the fewest replicas."""
         return np.asarray(self.pipeline * self.data * self.tensor)
@@ -196,6 +198,13 @@ def _grids(
     """Return the same, cached: the designs of a study share them."""
     sizes = [_size_of_degree(tensor, layers, cluster, training) for tensor in tensor_degrees]
     check_memory(layers, cluster.devices, sizes)
+    return all_grids(tensor_degrees, layers, cluster, training)
+
+
+def all_grids(
+    tensor_degrees: tuple[int, ...], layers: int, cluster: Cluster, training: Training
+) -> tuple[CandidateGrid, ...]:
+    """Return the candidates of a chain of so many layers, of which there may be too many tables."""
     return tuple(
         grid
         for tensor in tensor_degrees
@@ -207,18 +216,15 @@ def _grids_of_degree(
     tensor: int, layers: int, cluster: Cluster, training: Training
 ) -> Iterator[CandidateGrid]:
     """Yield the candidates of one tensor degree."""
-    devices, reach = cluster.devices, _reach(cluster)
-    most = most_data(tensor, cluster, training)
-    if most == 0:
-        return
-    stages = np.arange(1, layers + 1, dtype=np.int64)
-    first = _first_of_classes(cluster, training, most)
-    pipeline_index, index = np.nonzero(np.multiply.outer(stages * tensor, first) <= devices)
-    pipeline, data = pipeline_index + 1, first[index]
-    last = np.append(first[1:] - 1, most)[index]
-    last = np.minimum(last, devices // (pipeline * tensor))
-    microbatches = training.microbatches(data)
+    reach = _reach(cluster)
     for order in rank_orders(cluster):
+        classes = list(_classes(tensor, order, layers, cluster, training))
+        if not classes:
+            return
+        stages, first, last = zip(*classes, strict=True)
+        data, most = np.concatenate(first), np.concatenate(last)
+        pipeline = np.repeat(np.array(stages, dtype=np.int64), [len(each) for each in first])
+        microbatches = training.microbatches(data)
         # The stages of one replica are so far apart.
         span = pipeline * tensor * (data if order == REPLICAS_INSIDE else 1)
         # Levels twice, and one more where gradients are accumulated.
@@ -231,7 +237,7 @@ def _grids_of_degree(
                 int(each) // 2,
                 bool(each % 2),
                 data[here],
-                last[here],
+                most[here],
                 pipeline[here],
                 microbatches[here],
             )
@@ -239,17 +245,18 @@ def _grids_of_degree(
 
 def _size_of_degree(tensor: int, layers: int, cluster: Cluster, training: Training) -> DegreeSize:
     """Count the candidates of one tensor degree without listing them."""
-    most = most_data(tensor, cluster, training)
-    if most == 0:
-        return DegreeSize(0, 0)
-    # So many replicas fit at most beside 1, 2, … stages.
-    fitting = cluster.devices // (tensor * np.arange(1, layers + 1, dtype=np.int64))
-    if _class_starts(cluster, training, most) is None:
-        classes, replicas = np.minimum(fitting, most), most
-    else:
-        first = _first_of_classes(cluster, training, most)
-        classes, replicas = np.searchsorted(first, fitting, side="right"), len(first)
-    return DegreeSize(len(rank_orders(cluster)) * int(classes.sum()), replicas)
+    most, orders = most_data(tensor, cluster, training), rank_orders(cluster)
+    if not _has_classes(cluster, training):
+        # So many replicas fit at most beside 1, 2, … stages.
+        fitting = cluster.devices // (tensor * np.arange(1, layers + 1, dtype=np.int64))
+        return DegreeSize(len(orders) * int(np.minimum(fitting, most).sum()), most)
+    firsts = [
+        first
+        for order in orders
+        for _, first, _ in _classes(tensor, order, layers, cluster, training)
+    ]
+    different = np.unique(np.concatenate(firsts)) if firsts else ()
+    return DegreeSize(sum(map(len, firsts)), len(different))
 
 
 def rank_orders(cluster: Cluster) -> tuple[RankOrder, ...]:
@@ -262,26 +269,43 @@ def most_data(devices: int, cluster: Cluster, training: Training) -> int:
     return min(cluster.devices // devices, training.global_batch // training.microbatch)
 
 
-def _class_starts(cluster: Cluster, training: Training, most_data: int) -> IntArray | None:
-    """Return where classes begin whatever the microbatches; ``None``: every number is a class.
+def _classes(
+    tensor: int, order: RankOrder, layers: int, cluster: Cluster, training: Training
+) -> Iterator[tuple[int, IntArray, IntArray]]:
+    """Yield every number of stages with the fewest and the most replicas of its classes."""
+    most = most_data(tensor, cluster, training)
+    for stages in range(1, min(layers, cluster.devices // tensor) + 1):
+        fitting = min(most, cluster.devices // (stages * tensor))
+        stride = tensor if order == REPLICAS_INSIDE else stages * tensor
+        first = _starts(cluster, training, whole_units(cluster, stride), most)
+        first = first[: np.searchsorted(first, fitting, side="right")]
+        if len(first):
+            yield stages, first, np.append(first[1:] - 1, fitting)
 
-    Replicas that share something out hold less memory, the more they are.
+
+@lru_cache(maxsize=32)
+def _starts(cluster: Cluster, training: Training, units: WholeUnits, most_data: int) -> IntArray:
+    """Return the fewest replicas of every class; where nothing is known, of every number."""
+    if _has_classes(cluster, training):
+        begins = _where_microbatches_change(training, most_data)
+        return rising_starts(cluster, units, begins, most_data)
+    return np.arange(1, most_data + 1, dtype=np.int64)
+
+
+def _has_classes(cluster: Cluster, training: Training) -> bool:
+    """Whether classes have several numbers of replicas.
+
+    Those that share something out hold less memory, the more they are.
     """
-    if training.zero > 0 or training.interleave > 1:
-        return None
-    return rising_starts(cluster, most_data)
+    return training.zero == 0 and training.interleave == 1 and has_ranges(cluster)
 
 
-def _first_of_classes(cluster: Cluster, training: Training, most_data: int) -> IntArray:
-    """Return the fewest replicas of every class."""
+@lru_cache(maxsize=8)
+def _where_microbatches_change(training: Training, most_data: int) -> IntArray:
+    """Return the fewest replicas of every number of microbatches."""
     data = np.arange(1, most_data + 1, dtype=np.int64)
-    starts = _class_starts(cluster, training, most_data)
-    if starts is None:
-        return data
     microbatches: IntArray = training.microbatches(data)
-    begins = np.append(True, microbatches[1:] != microbatches[:-1])
-    begins[starts - 1] = True
-    first: IntArray = data[begins]
+    first: IntArray = data[np.append(True, microbatches[1:] != microbatches[:-1])[:most_data]]
     return first
 
 

@@ -62,13 +62,14 @@ def cheapest_lines_s(groups: FloatArray, sizes: FloatArray) -> FloatArray:
 
 @lazily_compiled(
     "UniTuple(float64[:,::1], 2)(float64[:,::1], int64[::1], float64[:,::1], float64[::1],"
-    " float64[:,::1], float64, float64, boolean)"
+    " int64[::1], float64[:,::1], float64, float64, boolean)"
 )
 def exchanges_per_batch(
     lines: FloatArray,
     ends: IntArray,
     own_bytes: FloatArray,
     cover_s: FloatArray,
+    places: IntArray,
     parameters: FloatArray,
     bytes_each: float,
     core_share: float,
@@ -89,7 +90,9 @@ def exchanges_per_batch(
         What each layer sends in a run that begins in the part.
     cover_s : (layers,)
         Seconds of each layer's backward in which the queue may run.
-    parameters : (layers, layers + 1)
+    places : (layers + 1,)
+        Row and column of runs that begin and end there, −1 where none does.
+    parameters : (places, places + 1)
         Of whole runs.
     bytes_each
         Gradient of a parameter.
@@ -103,28 +106,32 @@ def exchanges_per_batch(
     exposed_s, total_s
     """
     layers = len(cover_s)
-    exposed_s = np.zeros((layers, layers + 1))
-    total_s = np.zeros((layers, layers + 1))
+    exposed_s = np.zeros(parameters.shape)
+    total_s = np.zeros(parameters.shape)
     sent_s = np.zeros(layers)
     begin = 0
     for part in range(len(ends)):
         for layer in range(layers):
             sent_s[layer] = cheapest_line_s(lines, own_bytes[part, layer])
         for j in range(begin + 1, layers + 1):
+            end = places[j]
+            if end < 0:
+                continue
             covered, reduced, reductions = 0.0, 0.0, 0.0
             for first in range(j - 1, begin - 1, -1):
                 reductions += sent_s[first]
                 covered += cover_s[first]
                 reduced = max(reduced, covered) + sent_s[first]
-                if first < ends[part]:
+                place = places[first]
+                if first < ends[part] and place >= 0:
                     left_s = max(reduced, reductions) - covered
                     all_s = reductions
                     alone_s = charged_s(left_s, reductions - left_s, core_share)
                     if not overlaps:
                         alone_s = all_s
-                    whole_s = cheapest_line_s(lines, parameters[first, j] * bytes_each)
+                    whole_s = cheapest_line_s(lines, parameters[place, end] * bytes_each)
                     if whole_s <= alone_s:
                         all_s = alone_s = whole_s
-                    exposed_s[first, j], total_s[first, j] = alone_s, all_s
+                    exposed_s[place, end], total_s[place, end] = alone_s, all_s
         begin = ends[part]
     return exposed_s, total_s

@@ -81,6 +81,8 @@ class PlacementProblem:
         times.
     names
         Of the layers, all different; by default those that the layers have themselves.
+    merged_from
+        The chain whose layers are merged into these.
     """
 
     layers: Mapping[int, tuple[LayerCost, ...]]
@@ -95,6 +97,7 @@ class PlacementProblem:
     least: Mapping[int, tuple[LayerCost, ...]] | None = None
     kinds: tuple[int, ...] | None = None
     names: tuple[str, ...] | None = None
+    merged_from: MergedFrom | None = None
 
     def names_of(self, tensor: int) -> tuple[str, ...]:
         """Return the names of the layers, which a tensor degree may have itself."""
@@ -137,6 +140,30 @@ class PlacementProblem:
         moved_bytes = OPTIMIZERS[self.training.optimizer].accumulation_bytes
         rate = self.accumulation_parameters_per_s
         return float(s_per_parameter(moved_bytes, self.hbm_bytes_per_s, rate))
+
+
+@dataclass(frozen=True, eq=False)
+class MergedFrom:
+    """A chain of which runs of layers are merged into one each, see `phaze_opt.placement.deep`.
+
+    Attributes
+    ----------
+    problem
+        With the chain.
+    starts : (merged layers,)
+        First layer of each.
+    """
+
+    problem: PlacementProblem
+    starts: IntArray
+
+    @cached_property
+    def places(self) -> IntArray:
+        """The merged layer that begins with each layer, −1 where none does, and the end."""
+        count = len(next(iter(self.problem.outline.layers.values())))
+        places = np.full(count + 1, -1, dtype=np.int64)
+        places[np.append(self.starts, count)] = np.arange(len(self.starts) + 1)
+        return places
 
 
 @dataclass(frozen=True, eq=False)

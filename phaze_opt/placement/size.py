@@ -2,8 +2,8 @@
 
 What grows: tables of all possible stages, with the square of the number of layers; arrays of all
 classes of degrees (see `phaze_opt.placement.candidates`); what different numbers of replicas
-exchange, each by the number of layers. On one flat level of plain switches there are few classes
-and few such numbers; where a network has several levels, every number of replicas is one.
+exchange, each by the number of layers. Where a switch is the outermost level there are few classes
+and few such numbers; on a torus, with ZeRO and with interleaving every number of replicas is one.
 
 The numbers of bytes are measured, of the largest that were found, and rounded up.
 """
@@ -66,6 +66,11 @@ def placement_bytes(layers: int, degrees: Sequence[DegreeSize]) -> int:
     # Of single candidates a few tables, and hardly more than there are candidates.
     kept = min(MOST_KEPT_BYTES, TABLES_OF_CANDIDATE * table_bytes(layers) * sum(replicas))
     return tables + classes + each * sum(replicas) + besides + kept
+
+
+def tables_fit(layers: int, degrees: int) -> bool:
+    """Say whether the tables of so many tensor degrees may be taken, however few candidates."""
+    return placement_bytes(layers, [ONE_CANDIDATE] * degrees) <= MOST_PLACEMENT_BYTES
 
 
 def check_memory(layers: int, devices: int, degrees: Sequence[DegreeSize]) -> None:

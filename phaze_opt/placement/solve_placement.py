@@ -18,6 +18,7 @@ from phaze_opt.errors import InfeasibleError, InputError
 from phaze_opt.placement.best import best_placement
 from phaze_opt.placement.candidate_costs import CandidateCosts
 from phaze_opt.placement.candidates import Candidate, rank_orders
+from phaze_opt.placement.deep import is_deep, place_split, solve_deep
 from phaze_opt.placement.describe import describe
 from phaze_opt.placement.even import even_starts
 from phaze_opt.placement.held_stages import HeldStage, held_stages
@@ -48,6 +49,11 @@ def solve_placement(problem: PlacementProblem, degrees: Degrees | None = None) -
         If nothing fits; the message says which stage or layer does not, and by how much.
     """
     _check(problem)
+    if degrees is None and is_deep(problem):
+        # What does not fit so is refused below, with the memory that its tables would need.
+        deep = solve_deep(problem)
+        if deep is not None:
+            return deep
     costs = CandidateCosts(problem)
     if degrees is not None:
         return _given(problem, costs, degrees)
@@ -78,6 +84,11 @@ def place_again(problem: PlacementProblem, placement: Placement) -> Placement:
         return evaluate_interleaved(costs, candidate)
     sizes = [len(stage.layers) for stage in placement.stages]
     starts = np.cumsum([0, *sizes[:-1]], dtype=np.int64)
+    if is_deep(problem):
+        again = place_split(problem, candidate, starts)
+        if again is not None:
+            return again
+        check_memory(costs.layers, problem.cluster.devices, [ONE_CANDIDATE])
     layout = Layout.of_starts(candidate, starts, costs.layers)
     return describe(costs, with_fastest_gathers(costs, layout))
 

@@ -96,12 +96,29 @@ class ReplicatedLayers:
     def gradients(self) -> Gradients:
         """Bytes of gradients."""
         each = float(OPTIMIZERS[self.problem.training.optimizer].gradient_bytes)
-        return _gradients(self.held.parameters, each)
+        merged = self.problem.merged_from
+        if merged is None:
+            return _gradients(self.held.parameters, each)
+        layers = chain_bytes(merged.problem, self.tensor).parameters
+        return _gradients_of(layers, merged.places, self.parameters, each)
 
     @cached_property
     def levels(self) -> frozenset[int]:
         """Network levels over which the tensor-parallel group sends."""
         return levels_used(collective_terms("all_reduce", self.tensor, self.problem.cluster))
+
+    @property
+    def before_s(self) -> FloatArray:
+        """Seconds that hide communication before each layer's gradients are complete, at most.
+
+        The first layer's are the last ones.
+        """
+        _, cover_s = self.cover_s[False]
+        merged = self.problem.merged_from
+        if merged is None:
+            return np.append(0.0, np.cumsum(cover_s)[:-1])
+        # Those of a merged layer go out beside it.
+        return np.cumsum(np.add.reduceat(cover_s, merged.starts))
 
     @cached_property
     def cover_s(self) -> dict[bool, tuple[FloatArray, FloatArray]]:
@@ -109,8 +126,10 @@ class ReplicatedLayers:
 
         By whether the tensor-parallel group uses the same level.
         """
+        merged = self.problem.merged_from
+        problem = self.problem if merged is None else merged.problem
         forward_s, forward_link_s, *others = [
-            self.problem.column(self.tensor, name) for name in PASS_COLUMNS
+            problem.column(self.tensor, name) for name in PASS_COLUMNS
         ]
         backward_s, backward_link_s = others[0] + others[2], others[1] + others[3]
         return {
@@ -293,14 +312,16 @@ class Gradients:
     ----------
     ends, own_bytes
         Where the slices of `ReplicatedLayers.own_parameters` end, and what each layer has there.
-    parameters : (layers, layers + 1)
-        Parameters of every run of layers.
+    places, parameters
+        Which runs of layers are stages, and their parameters; see
+        `phaze_opt.placement.exchanges.exchanges_per_batch`.
     bytes_each
         Of one parameter.
     """
 
     ends: IntArray
     own_bytes: FloatArray
+    places: IntArray
     parameters: FloatArray
     bytes_each: float
 
@@ -308,11 +329,20 @@ class Gradients:
 @for_many_designs
 def _gradients(parameters: ChainParameters, bytes_each: float) -> Gradients:
     """Return the gradients of layers with so many bytes per parameter."""
+    places = np.arange(len(parameters) + 1, dtype=np.int64)
+    return _gradients_of(parameters, places, parameters_of_runs(parameters)[0], bytes_each)
+
+
+def _gradients_of(
+    parameters: ChainParameters, places: IntArray, of_runs: FloatArray, bytes_each: float
+) -> Gradients:
+    """Return the gradients of layers of which some runs are stages, with so many parameters."""
     parts = own_parameters(parameters)
     return Gradients(
         np.array([rows.stop for rows, _ in parts], dtype=np.int64),
         np.array([own for _, own in parts]) * bytes_each,
-        parameters_of_runs(parameters)[0],
+        places,
+        of_runs,
         bytes_each,
     )
 
@@ -322,7 +352,8 @@ def _exchanged_after(
     parameters: ChainParameters, gradients: Gradients, terms: tuple[Term, ...]
 ) -> Exchange:
     """Exchange the gradients once per batch, after all compute: no time of a layer changes that."""
-    return _exchanged(gradients, terms, np.zeros(len(parameters)), 0.0, overlaps=False)
+    no_cover_s = np.zeros(gradients.own_bytes.shape[1])
+    return _exchanged(gradients, terms, no_cover_s, 0.0, overlaps=False)
 
 
 def _exchanged(
@@ -338,6 +369,7 @@ def _exchanged(
         gradients.ends,
         gradients.own_bytes,
         cover_s,
+        gradients.places,
         gradients.parameters,
         gradients.bytes_each,
         core_share,

@@ -62,6 +62,16 @@ def test_a_good_design(benchmark: BenchmarkFixture, model: str) -> None:
 
 
 @pytest.mark.benchmark(group="evaluate")
+@pytest.mark.parametrize("network", ["dgx-a100", "dgx-h100", "nvl72", "trn2-efa"])
+def test_a_million_devices_of_several_levels(benchmark: BenchmarkFixture, network: str) -> None:
+    """A later evaluation in the same process."""
+    workload, accelerator, _, training = phaze_point("gpt3-175b", 10**6, 10**6)
+    point = workload, accelerator, load_cluster(network, 10**6), training
+    result = benchmark.pedantic(evaluate, args=point, rounds=3, warmup_rounds=1)
+    assert result.feasible
+
+
+@pytest.mark.benchmark(group="evaluate")
 @pytest.mark.parametrize("model", ["bert-large", "gpt3-175b"])
 def test_a_million_devices(benchmark: BenchmarkFixture, model: str) -> None:
     """A million devices and samples; the tables of the grid of degrees are found anew."""

@@ -1,17 +1,26 @@
 import math
 from typing import cast
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from phaze_opt.choices import CollectiveName
 from phaze_opt.errors import InputError
-from phaze_opt.network.cluster import Cluster, NetworkLevel, outermost_level
-from phaze_opt.network.collective import COLLECTIVES, collective_s, collective_terms, rising_starts
-from phaze_opt.network.groups import members_per_level
+from phaze_opt.network.cluster import Cluster, NetworkLevel, Topology, outermost_level
+from phaze_opt.network.collective import (
+    COLLECTIVES,
+    collective_s,
+    collective_terms,
+    has_ranges,
+    rising_starts,
+)
+from phaze_opt.network.groups import members_per_level, whole_units
 from phaze_opt.network.message import send_receive_s
 from phaze_opt.network.presets import load_cluster
+from phaze_opt.network.term import Term
+from phaze_opt.placement.synchronisation import levels_used
 
 kinds = st.sampled_from(COLLECTIVES)
 sizes = st.floats(0.0, 1e12)
@@ -208,34 +217,74 @@ def test_bad_groups_are_refused() -> None:
         collective_s("all_reduce", 1.0, 16, torus(2, 2, 2))
 
 
-@pytest.mark.parametrize("halving", [True, False])
-@pytest.mark.parametrize("latency_s", [0.0, 1e-3])
-@pytest.mark.parametrize("ramp_bytes", [0.0, 1e6])
+@st.composite
+def switched_clusters(draw: st.DrawFn) -> Cluster:
+    """Draw levels inside a switch: none, nodes, nodes in racks, tori, nodes in a torus."""
+
+    def level(
+        size: int | None, topology: Topology = "switch", axes: tuple[int, ...] = ()
+    ) -> NetworkLevel:
+        reduces = topology == "switch" and draw(st.booleans())
+        return NetworkLevel(
+            draw(st.sampled_from([1e9, 3e11])),
+            draw(st.sampled_from([0.0, 1e-6])),
+            topology,
+            size,
+            axes,
+            ramp_bytes=draw(st.sampled_from([0.0, 1e6])),
+            own_part_cost=draw(st.sampled_from([0.0, 0.3])),
+            halving=draw(st.booleans()),
+            in_switch_efficiency=0.5 * reduces,
+        )
+
+    inside: list[NetworkLevel] = []
+    if draw(st.booleans()):
+        inside.append(level(draw(st.sampled_from([2, 3, 8, 12, 72]))))
+    if draw(st.booleans()):
+        axes = draw(st.sampled_from([(), (2, 3), (4, 4), (8,), (2, 2, 2)]))
+        inside.append(level(None, "torus", axes) if axes else level(draw(st.integers(2, 4))))
+    return Cluster("drawn", (*inside, level(None)), 2000)
+
+
+@given(
+    switched_clusters(),
+    st.sampled_from([1, 2, 3, 4, 6, 8, 12, 16, 24, 100]),
+    st.sets(st.integers(2, 200), max_size=3),
+)
+@settings(max_examples=60, deadline=None)
 def test_a_larger_group_of_a_range_is_never_faster(
-    halving: bool, latency_s: float, ramp_bytes: float
+    cluster: Cluster, stride: int, begins: set[int]
 ) -> None:
-    """Within each range of sizes that begins at one of the starts."""
-    level = NetworkLevel(1e9, latency_s, "switch", ramp_bytes=ramp_bytes, halving=halving)
-    cluster = Cluster("flat", (level,), 200)
-    starts = rising_starts(cluster, 100)
-    assert starts is not None and starts[0] == 1
-    for stride in (1, 2):
-        for size_bytes in (0.0, 1.0, 1e4, 1e9):
-            times_s = [
-                collective_s("all_reduce", size_bytes, group, cluster, stride)
-                for group in range(1, 101)
-            ]
-            falls = [group + 1 for group in range(1, 100) if times_s[group] < times_s[group - 1]]
-            assert set(falls) <= set(starts.tolist())
+    """Within each range that begins at one of the starts, at no size, nor over another level."""
+    most = min(200, cluster.devices // stride)
+    allowed = np.array(sorted({1, *(begin for begin in begins if begin <= most)}))
+    starts = rising_starts(cluster, whole_units(cluster, stride), allowed, most)
+    assert set(allowed.tolist()) <= set(starts.tolist())
+    fewest: tuple[Term, ...] = ()
+    for group in range(1, most + 1):
+        terms = collective_terms("all_reduce", group, cluster, stride)
+        if group in starts:
+            fewest = terms
+        for term in terms:
+            assert any(
+                other.latency_s <= term.latency_s
+                and other.s_per_byte <= term.s_per_byte
+                and other.s_per_sqrt_byte <= term.s_per_sqrt_byte
+                for other in fewest
+            )
+        assert fewest[0].algorithm == "none" or levels_used(fewest) == levels_used(terms)
 
 
-@pytest.mark.parametrize("name", ["dgx-a100", "tpuv4-torus"])
-def test_ranges_are_known_of_single_switches_only(name: str) -> None:
-    """A larger group may fit nodes or a torus better."""
-    assert rising_starts(load_cluster(name, 64), 64) is None
+def test_there_are_few_ranges() -> None:
+    """Of a million replicas on nodes of eight: powers of two, and what fills whole nodes."""
+    cluster, begins = load_cluster("dgx-a100", 10**6), np.array([1])
+    starts = rising_starts(cluster, whole_units(cluster, 1), begins, 10**6)
+    assert len(starts) < 40
 
 
-def test_no_ranges_are_known_of_a_switch_that_reduces() -> None:
-    """What a switch adds up may take a group less than what its devices do."""
-    level = NetworkLevel(1e9, 1e-6, "switch", in_switch_efficiency=0.5)
-    assert rising_starts(Cluster("reducing", (level,), 64), 64) is None
+@pytest.mark.parametrize(
+    ("name", "known"), [("tpuv4-torus", False), ("trn2-efa", True), ("nvl72", True)]
+)
+def test_no_ranges_are_known_of_a_torus(name: str, known: bool) -> None:
+    """A larger group may fit it better, unless it is only the inside of a switch."""
+    assert has_ranges(load_cluster(name, 64)) == known

@@ -37,10 +37,12 @@ def large_problems(draw: st.DrawFn) -> PlacementProblem:
         "switch",
         halving=draw(st.booleans()),
     )
+    nodes = draw(st.sampled_from([(), (), (2,), (6,), (8,)]))
+    inner = [replace(level, bandwidth_bytes_per_s=1e6, group_size=size) for size in nodes]
     return PlacementProblem(
         layers=draw(layer_costs(count, (1, 2, 4), forward_share=None)),
         edges=tuple((index, index + 1) for index in range(count - 1)),
-        cluster=Cluster("drawn", (level,), draw(st.sampled_from([100, 128, 200]))),
+        cluster=Cluster("drawn", (*inner, level), draw(st.sampled_from([100, 128, 200]))),
         training=Training(
             draw(st.sampled_from([128, 200, 250])),
             draw(st.integers(1, 2)),
@@ -127,7 +129,8 @@ def test_classes_change_nothing(problem: PlacementProblem) -> None:
     """The answer is that of every number of replicas by itself."""
     placement = solved(problem)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(candidates, "rising_starts", lambda cluster, most: None)
+        patch.setattr(candidates, "_has_classes", lambda *_: False)
+        patch.setattr(candidates, "_starts", candidates._starts.__wrapped__)
         patch.setattr(candidates, "_grids", candidates._grids.__wrapped__)
         assert placement == solved(problem)
 
@@ -146,9 +149,10 @@ def test_classes_hold_every_candidate_once(problem: PlacementProblem) -> None:
             assert {training.microbatches(each.data) for each in members} == {
                 int(grid.microbatches[index])
             }
-            seen += [(each.pipeline, each.data, each.tensor) for each in members]
+            seen += [(each.pipeline, each.data, each.tensor, each.order) for each in members]
     expected = [
-        (pipeline, data, tensor)
+        (pipeline, data, tensor, order)
+        for order in candidates.rank_orders(problem.cluster)
         for tensor, layers in problem.layers.items()
         for pipeline in range(1, len(layers) + 1)
         for data in range(1, training.global_batch // training.microbatch + 1)
@@ -175,7 +179,7 @@ def test_the_fewest_replicas_of_a_class_bound_all_others(problem: PlacementProbl
 @settings(max_examples=20, deadline=None)
 @given(problem=large_problems())
 def test_a_shared_tail_term_is_a_bound(problem: PlacementProblem) -> None:
-    """That of a power of two of replicas is at most that of more replicas."""
+    """That of fewer replicas, of which there are few, is at most that of more."""
     costs = CandidateCosts(problem)
     for grid in costs.grids[:2]:
         for index in range(0, len(grid.data), 7):

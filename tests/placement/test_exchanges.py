@@ -37,9 +37,13 @@ def test_the_loop_is_the_queue_and_the_table(
     whole = np.zeros((layers, layers + 1))
     for i in range(layers):
         whole[i, i + 1 :] = np.cumsum(own[0, i:])
-    exposed_s, total_s = exchanges_per_batch(
-        lines_of(algorithms), ends, own, cover, whole / 2.0, 2.0, share, overlaps
-    )
+    # Stages begin at some of the layers.
+    starts = sorted({0} | data.draw(st.sets(st.integers(0, layers - 1))))
+    cuts, places = [*starts, layers], np.full(layers + 1, -1)
+    places[cuts] = np.arange(len(cuts))
+    of_stages = np.ascontiguousarray(whole[starts][:, cuts]) / 2.0
+    loop = lines_of(algorithms), ends, own, cover, places, of_stages, 2.0, share, overlaps
+    exposed_s, total_s = exchanges_per_batch(*loop)
     at_once_s = collective_table_s(algorithms, whole)
     begin = 0
     for end, sent_bytes in zip(ends, own, strict=True):
@@ -47,16 +51,16 @@ def test_the_loop_is_the_queue_and_the_table(
         _, left_s, _, all_s = backward_queue_s(np.zeros(layers), sent_s, cover)
         charged_s = left_s + share * (all_s - left_s) if overlaps else all_s
         less = at_once_s <= charged_s
-        for i in range(begin, end):
-            for j in range(i + 1, layers + 1):
+        for i in (start for start in starts if begin <= start < end):
+            for j in (cut for cut in cuts if cut > i):
                 expected = (at_once_s, at_once_s) if less[i, j] else (charged_s, all_s)
-                assert (exposed_s[i, j], total_s[i, j]) == (expected[0][i, j], expected[1][i, j])
+                found = exposed_s[places[i], places[j]], total_s[places[i], places[j]]
+                assert found == (expected[0][i, j], expected[1][i, j])
         begin = int(end)
 
 
 def test_nothing_to_send_takes_no_time() -> None:
     """Without algorithms (a single device) or without bytes."""
-    none = exchanges_per_batch(
-        lines_of([]), np.array([2]), np.ones((1, 2)), np.ones(2), np.ones((2, 3)), 4.0, 0.1, True
-    )
+    layers = np.array([2]), np.ones((1, 2)), np.ones(2), np.arange(3), np.ones((2, 3))
+    none = exchanges_per_batch(lines_of([]), *layers, 4.0, 0.1, True)
     assert not none[0].any() and not none[1].any()

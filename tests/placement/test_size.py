@@ -88,18 +88,18 @@ def test_no_placement_takes_more(network: str, layers: int, devices: int, zero: 
 
 
 @pytest.mark.parametrize(
-    ("network", "layers", "devices", "words"),
+    ("network", "layers", "devices", "zero", "words"),
     [
-        ("dgx-a100", 26, 10**6, r"1,000,000 devices may need 5\.\d GB .* fewer devices or a"),
-        ("tpuv4-ici-flat", 10_000, 1024, r"10,000 layers .* need 7\d\.\d GB .* fewer layers\."),
-        ("tpuv4-ici-flat", 3_000, 1024, r"3,000 layers .* or --placement PPxDPxTP\."),
+        ("dgx-a100", 26, 10**6, 1, r"1,000,000 devices may need 5\.\d GB .* fewer devices or a"),
+        ("tpuv4-ici-flat", 10_000, 1024, 1, r"10,000 layers .* 7\d\.\d GB .* fewer layers\."),
+        ("tpuv4-ici-flat", 3_000, 1024, 1, r"3,000 layers .* or --placement PPxDPxTP\."),
     ],
 )
 def test_what_is_too_large_is_refused_before_it_is_made(
-    network: str, layers: int, devices: int, words: str
+    network: str, layers: int, devices: int, zero: int, words: str
 ) -> None:
     """With what it would need, and what needs less; at once, and in no memory to speak of."""
-    problem = chain(layers, network, devices)
+    problem = chain(layers, network, devices, zero)
     tracemalloc.start()
     started_s = time.process_time()
     with pytest.raises(InputError, match=words):
@@ -125,11 +125,14 @@ def test_given_degrees_need_less() -> None:
         ("tpuv4-ici-flat", 1_002, 1024, 0),
         ("dgx-a100", 1_002, 1024, 1),
         ("dgx-a100", 26, 2**18, 0),
+        ("dgx-a100", 98, MOST_DEVICES, 0),
+        ("nvl72", 98, MOST_DEVICES, 0),
+        ("trn2-efa", 98, MOST_DEVICES, 0),
         ("nvl72", 98, 2**16, 1),
     ],
 )
 def test_what_works_well_is_not_refused(network: str, layers: int, devices: int, zero: int) -> None:
-    """Any number of devices on a flat level, and chains of 1,000 layers."""
+    """Any number of devices that switches join, and chains of 1,000 layers."""
     cluster, training = load_cluster(network, devices), Training(4 * devices, 1, zero=zero)
     sizes = [
         _size_of_degree(tensor_degree, layers, cluster, training)
