@@ -1,4 +1,7 @@
-"""Types of numpy arrays, and their rows. Their shapes and units stand in the docstrings of the functions."""
+"""Types of numpy arrays, and their equal rows.
+
+Their shapes and units stand in the docstrings of the functions.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ def distinct_rows(values: FloatArray) -> tuple[IntArray, IntArray]:
     Returns
     -------
     first : (distinct rows,)
-        One row of each kind.
+        The first row of each kind.
     which : (rows,)
         Of which kind every row is.
     """
