@@ -325,7 +325,7 @@ class Accelerator(PrintsAsTables):
         share = self.calibration.sustained_peak_share
         return math.inf if share is None else self.clock_hz * share
 
-    @property
+    @cached_property
     def attention_kernel(self) -> AttentionKernel:
         """How its kernel of fused attention uses the arrays."""
         own = self.calibration

@@ -193,7 +193,7 @@ def test_a_frozen_study_needs_no_file(any_url: str) -> None:
 
 
 def test_a_process_reads_a_workload_once(sqlite_url: str) -> None:
-    """Everyone who opens a study has the same object, which captures of large models need."""
+    """Who opens a study again has the same object: captures of large models take long to read."""
     first, second = (load_study("toy", study.storage) for study in [toy_study(sqlite_url)] * 2)
     assert first.workloads()[0] is second.workloads()[0]
     assert first.workloads()[0] is first.workloads()[0]
