@@ -38,8 +38,9 @@ from phaze_opt.hardware.accelerator import Accelerator, AttentionKernel
 from phaze_opt.on_demand import cached_property
 from phaze_opt.precision import BF16, PRECISIONS, Precision
 
-_GLB_BYTES = 5
-"""Place of the global buffer in a `TensorCorePool`: no tiling depends on it."""
+_CORES, _GLB_BYTES = 0, 5
+"""Places of the number of cores and of the global buffer in a `TensorCorePool`: no tiling depends
+on them, and the best one not on the latter."""
 
 
 class NoTileFitsError(InputError):
@@ -154,6 +155,12 @@ class Pools:
         first, which = distinct_rows(np.delete(np.array(self.distinct), _GLB_BYTES, axis=1))
         return first[which]
 
+    @cached_property
+    def by_core(self) -> IntArray:
+        """The pools in an order in which those with the same cores are next to each other."""
+        _, which = distinct_rows(np.delete(np.array(self.distinct), (_CORES, _GLB_BYTES), axis=1))
+        return np.argsort(which, kind="stable")
+
 
 def pools_of(accelerators: Sequence[Accelerator], cores: Sequence[int]) -> Pools:
     """Return the distinct pools of some tensor cores of each accelerator."""
@@ -233,7 +240,7 @@ def products_on_pools(gemms: IntArray, pools: Pools) -> FloatArray:
 def _fill_table(gemms: IntArray, precision: Precision, pools: Pools, table: FloatArray) -> None:
     """Estimate products of one precision on every distinct pool."""
     in_precision = np.array([_in_precision(pool, precision) for pool in pools.distinct])
-    _fill_rows(gemms, in_precision, pools.alike, table)
+    _fill_rows(gemms, in_precision, pools.by_core, pools.alike, table)
     untiled = np.isinf(table[:, :, GemmColumn.ARRAY_CYCLES]).any(axis=1)
     if untiled.any():
         raise no_tile_fits(pools.first[int(untiled.argmax())])
@@ -327,19 +334,20 @@ def _plan(tilings: FloatArray, count: int, batch: int, cores: int) -> IntArray:
     return groups[:used]
 
 
-@callee(f"void(int64[::1],{POOL},float64[:,::1],float64[::1])")
-def _fill_row(gemm: IntArray, pool: TensorCorePool, tilings: FloatArray, row: FloatArray) -> None:
+@callee(f"void(int64[::1],{POOL},float64[:,::1],int64,float64[::1])")
+def _fill_row(
+    gemm: IntArray, pool: TensorCorePool, tilings: FloatArray, count: int, row: FloatArray
+) -> None:
     """Estimate one product, without the traffic of the HBM, which is the same for all tilings.
 
     Parameters
     ----------
-    gemm, pool, tilings
-        As for `lay_out_tilings`.
+    gemm, pool, tilings, count
+        As `lay_out_tilings` takes and returns them.
     row : (len(GemmColumn),)
         Filled in; infinite cycles if no tile fits.
     """
     cores, x, y, operand_bytes, batch = pool[0], pool[1], pool[2], pool[8], gemm[3]
-    count = lay_out_tilings(gemm, pool, tilings)
     row[:] = 0.0
     if count == 0:
         row[GemmColumn.ARRAY_CYCLES] = np.inf
@@ -362,22 +370,31 @@ def _fill_row(gemm: IntArray, pool: TensorCorePool, tilings: FloatArray, row: Fl
         )
 
 
-@lazily_compiled("void(int64[:,::1],float64[:,::1],int64[::1],float64[:,:,::1])")
-def _fill_rows(gemms: IntArray, pools: FloatArray, alike: IntArray, table: FloatArray) -> None:
-    """Estimate every product on every pool of tensor cores; see `_fill_row` and `Pools.alike`."""
+@lazily_compiled("void(int64[:,::1],float64[:,::1],int64[::1],int64[::1],float64[:,:,::1])")
+def _fill_rows(
+    gemms: IntArray, pools: FloatArray, by_core: IntArray, alike: IntArray, table: FloatArray
+) -> None:
+    """Estimate every product on every pool of tensor cores; see `_fill_row` and `Pools`."""
     tilings = np.empty(TABLE_SHAPE)
-    for p in range(len(pools)):
-        own = pools[p]
-        arrays = int(own[0]), int(own[1]), int(own[2])
-        pool = (*arrays, own[3], own[4], own[_GLB_BYTES], own[6], own[7], own[8], own[9])
-        for index in range(gemms.shape[0]):
+    for index in range(gemms.shape[0]):
+        m, n, k, batch = gemms[index, 0], gemms[index, 1], gemms[index, 2], gemms[index, 3]
+        count, laid_out = 0, -1
+        for p in by_core:
+            own, row = pools[p], table[p, index]
+            arrays = int(own[_CORES]), int(own[1]), int(own[2])
+            pool = (*arrays, own[3], own[4], own[_GLB_BYTES], own[6], own[7], own[8], own[9])
             if alike[p] == p:
-                _fill_row(gemms[index], pool, tilings, table[p, index])
+                same = laid_out >= 0
+                for column in range(len(own)):
+                    if column != _CORES and column != _GLB_BYTES:
+                        same = same and own[column] == pools[laid_out, column]
+                if not same:
+                    count, laid_out = lay_out_tilings(gemms[index], pool, tilings), p
+                _fill_row(gemms[index], pool, tilings, count, row)
             else:
-                table[p, index] = table[alike[p], index]
-            m, n, k, batch = gemms[index, 0], gemms[index, 1], gemms[index, 2], gemms[index, 3]
+                row[:] = table[alike[p], index]
             repeated = batch * repeated_bytes(m, n, k, own[8], own[_GLB_BYTES])
-            table[p, index, GemmColumn.HBM_EXTRA_BYTES] = repeated
+            row[GemmColumn.HBM_EXTRA_BYTES] = repeated
 
 
 @lazily_compiled(f"float64[:,::1](int64[::1],{POOL})")

@@ -155,15 +155,18 @@ def test_of_equally_fast_tilings_the_one_that_moves_least_is_taken(
 
 @given(st.lists(gemms, min_size=1, max_size=3), accelerators, st.data())
 @settings(max_examples=25)
-def test_chips_with_other_global_buffers_share_their_tilings(
+def test_chips_with_equal_cores_share_their_tilings(
     products: list[Gemm], accelerator: Accelerator, data: st.DataObject
 ) -> None:
     """They are laid out once, and each has the estimate that it has alone, bit for bit."""
     sizes = data.draw(st.lists(st.integers(1, 64), min_size=1, max_size=4, unique=True))
     chips = [dataclasses.replace(accelerator, glb_bytes=size * MIB) for size in sizes]
-    chips.append(dataclasses.replace(chips[0], clock_hz=1e9, pe_x=accelerator.pe_x + 1))
+    other = dataclasses.replace(chips[0], pe_x=accelerator.pe_x + 1)
+    chips += [other, dataclasses.replace(chips[0], num_tc=accelerator.num_tc + 1), other]
     cores = [chip.num_tc for chip in chips]
-    assert pools_of(chips, cores).alike.tolist() == [0] * len(sizes) + [len(sizes)]
+    pools, count = pools_of(chips, cores), len(sizes)
+    assert pools.alike.tolist() == [0] * count + [count, count + 1]
+    assert sorted(pools.by_core.tolist()[:-1]) in ([*range(count), count + 1], [*range(count + 1)])
     shapes = np.array([(g.m, g.n, g.k, g.batch, 0, 0) for g in products], dtype=np.int64)
     together = gemm_table(shapes, chips, cores)
     for row, chip in zip(together, chips, strict=True):
