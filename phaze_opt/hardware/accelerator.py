@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field, fields, replace
 from functools import cache
-from typing import NamedTuple
+from typing import Any, NamedTuple, cast
 
 from phaze_opt.checked import check_fields, shown
 from phaze_opt.choices import AreaModel
@@ -182,7 +182,7 @@ class AttentionKernel(NamedTuple):
 
 
 @cache
-def _numbers_of(kind: type[Accelerator]) -> tuple[str, ...]:
+def _numbers_of(kind: type[Any]) -> tuple[str, ...]:
     """Return the fields of a kind of chip that are numbers, or nothing."""
     others = "calibration", "concurrent_operators"
     return tuple([entry.name for entry in fields(kind) if entry.name not in others])
@@ -248,8 +248,8 @@ class Accelerator(PrintsAsTables):
             object.__setattr__(self, "l2_tc_bytes", default_l2_bytes(self.pe_x * self.pe_y))
         if self.l2_vc_bytes == 0:
             object.__setattr__(self, "l2_vc_bytes", default_l2_bytes(self.pe_vc))
-        own = vars(self)
-        for name in _numbers_of(type(self)):
+        own, kind = vars(self), cast(Any, type(self))
+        for name in _numbers_of(kind):
             value = own[name]
             if value is not None and not (is_finite(value) and value > 0):
                 raise InputError(f"{name} is {shown(value)}, but it must be positive and finite.")

@@ -131,7 +131,7 @@ class LeastCandidates:
         counts = sums_of_runs(self.repeated.astype(np.float64))
         stages, microbatches = whole[:, column.STAGES], whole[:, column.MICROBATCHES]
         # Chunks of one stage lie apart, so that no memory of runs of layers bounds them.
-        least = np.ceil(counts[0, -1] / stages)
+        least: FloatArray = np.ceil(counts[0, -1] / stages)
         runs = np.flatnonzero(whole[:, column.CHUNKS] == 1)
         # Where there are fewer microbatches than stages, or all are in flight, the fewest of those
         # that share as much out bound.
@@ -403,7 +403,8 @@ class _Collector:
         least, most = float(self.parameters[index, index + 1].min()), float(self.parameters[0, -1])
         least_s, most_s = cheapest_lines_s(padded(sent), np.array([least, most]))[group].T
         slope_s = (most_s - least_s) / (most - least) if most > least else 0.0
-        return np.maximum(least_s + slope_s * (float(self.own.sum()) / stages - least), 0.0)
+        mean_s = least_s + slope_s * (float(self.own.sum()) / stages - least)
+        return np.asarray(np.maximum(mean_s, 0.0))
 
     def _every_pass(self, gradients: list[FloatArray], weights: list[FloatArray]) -> FloatArray:
         """Return what groups of replicas exchange in every forward and backward."""
