@@ -26,14 +26,13 @@ head and goes along the keys; in a backward it takes a column and goes along the
 from __future__ import annotations
 
 from enum import IntEnum
-from typing import cast
 
 import numpy as np
 
 from phaze_opt.arrays import FloatArray, IntArray
 from phaze_opt.codec import data_table
 from phaze_opt.compiled import callee, lazily_compiled
-from phaze_opt.estimator.gemm_tilings import POOL, TensorCorePool, fits, pass_cycles
+from phaze_opt.estimator.gemm_tilings import fits, pass_cycles
 from phaze_opt.estimator.gemm_traffic import (
     BOTH_WAYS,
     Dataflow,
@@ -42,11 +41,8 @@ from phaze_opt.estimator.gemm_traffic import (
 )
 from phaze_opt.estimator.operator_table import WIDE_HEAD, OperatorTable
 from phaze_opt.estimator.tensor_core import Pools, no_tile_fits
-from phaze_opt.hardware.accelerator import AttentionKernel
 from phaze_opt.precision import SUM_BYTES
 
-KERNEL = "Tuple((int64,float64,float64,float64,float64,float64))"
-"""Signature of an `AttentionKernel`."""
 _TILE_QUERIES, _TILE_KEYS = (
     int(data_table("estimator", "tensor_core.toml")[f"score_tile_{side}"])
     for side in ("queries", "keys")
@@ -244,11 +240,10 @@ def _busy_cycles(
     return max(total / pool_cores + idle, longest * tile_cycles + fill_cycles)
 
 
-@lazily_compiled(f"void(int64[:,::1],int64[:,::1],{POOL},{KERNEL},float64[:,::1])")
-def _fill_rows(
-    cores: IntArray, products: IntArray, pool: TensorCorePool, kernel: AttentionKernel,
-    rows: FloatArray,
-) -> None:  # fmt: skip
+@callee("void(int64[:,::1],int64[:,::1],float64[::1],float64[::1],float64[:,::1])")
+def _fill_pool(
+    cores: IntArray, products: IntArray, pool: FloatArray, kernel: FloatArray, rows: FloatArray
+) -> None:
     """Estimate every fused attention core on one pool of tensor cores.
 
     Parameters
@@ -256,16 +251,16 @@ def _fill_rows(
     cores, products
         As in `OperatorTable`.
     pool, kernel
-        Hardware, and how the kernel uses it.
+        Hardware, and how the kernel uses it: a `TensorCorePool` and an `AttentionKernel`.
     rows : (fused attention cores, len(CoreColumn))
         Filled in.
     """
     pool_cores, x, y, l2_bytes, l2_rate, operand_bytes = (
-        pool[0], pool[1], pool[2], pool[3], pool[4], pool[8],
+        int(pool[0]), int(pool[1]), int(pool[2]), pool[3], pool[4], pool[8],
     )  # fmt: skip
     edge = max(x, y)
     tile_keys, backward_queries = max(_TILE_KEYS, edge), max(_TILE_QUERIES, edge)
-    forward_queries = max(kernel[0], edge) if kernel[0] > 0 else backward_queries
+    forward_queries = max(int(kernel[0]), edge) if kernel[0] > 0 else backward_queries
     tile_cycles, tile_bytes = np.zeros(cores.shape[0]), np.zeros(cores.shape[0])
     head_dims, widest = np.zeros((2, cores.shape[0])), np.zeros(cores.shape[0])
     for index in range(products.shape[0]):
@@ -307,6 +302,15 @@ def _fill_rows(
         rows[index, CoreColumn.L2_BYTES] = float(heads) * tiles * tile_bytes[index]
 
 
+@lazily_compiled("void(int64[:,::1],int64[:,::1],float64[:,::1],float64[:,::1],float64[:,:,::1])")
+def _fill_rows(
+    cores: IntArray, products: IntArray, pools: FloatArray, kernels: FloatArray, rows: FloatArray
+) -> None:
+    """Estimate every fused attention core on every pool of tensor cores; see `_fill_pool`."""
+    for p in range(len(pools)):
+        _fill_pool(cores, products, pools[p], kernels[p], rows[p])
+
+
 def attention_on_pools(table: OperatorTable, pools: Pools) -> FloatArray:
     """Estimate the fused attention cores of a graph on every distinct pool.
 
@@ -321,10 +325,10 @@ def attention_on_pools(table: OperatorTable, pools: Pools) -> FloatArray:
     """
     shape = len(pools.distinct), len(table.attention_owner), len(CoreColumn)
     rows = np.zeros(shape)
-    for row, pool, accelerator in zip(rows, pools.distinct, pools.first, strict=True):
-        # Compiled code takes a plain tuple.
-        kernel = cast(AttentionKernel, tuple(accelerator.attention_kernel))
-        _fill_rows(table.attention_cores, table.attention_products, pool, kernel, row)
-        if np.isinf(row[:, CoreColumn.ARRAY_CYCLES]).any():
-            raise no_tile_fits(accelerator)
+    if rows.size > 0:
+        cores, products = table.attention_cores, table.attention_products
+        _fill_rows(cores, products, np.array(pools.distinct), pools.kernels, rows)
+        untiled = np.isinf(rows[:, :, CoreColumn.ARRAY_CYCLES]).any(axis=1)
+        if untiled.any():
+            raise no_tile_fits(pools.first[int(untiled.argmax())])
     return rows

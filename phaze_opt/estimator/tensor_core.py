@@ -17,7 +17,7 @@ from enum import IntEnum
 
 import numpy as np
 
-from phaze_opt.arrays import FloatArray, IntArray
+from phaze_opt.arrays import FloatArray, IntArray, distinct_rows
 from phaze_opt.compiled import callee, lazily_compiled
 from phaze_opt.errors import InputError
 from phaze_opt.estimator.gemm_groups import group_sizes
@@ -35,7 +35,12 @@ from phaze_opt.estimator.gemm_traffic import (
     tile_l2_bytes,
 )
 from phaze_opt.hardware.accelerator import Accelerator, AttentionKernel
+from phaze_opt.on_demand import cached_property
 from phaze_opt.precision import BF16, PRECISIONS, Precision
+
+_CORES, _GLB_BYTES = 0, 5
+"""Places of the number of cores and of the global buffer in a `TensorCorePool`: no tiling depends
+on them, and the best one not on the latter."""
 
 
 class NoTileFitsError(InputError):
@@ -139,6 +144,23 @@ class Pools:
     first: tuple[Accelerator, ...]
     which: IntArray
 
+    @cached_property
+    def kernels(self) -> FloatArray:
+        """The kernels of attention of the pools: (pools, numbers of a kernel)."""
+        return np.array([chip.attention_kernel for chip in self.first], dtype=np.float64)
+
+    @cached_property
+    def alike(self) -> IntArray:
+        """The first pool with the tilings of each, (pools,): all but the global buffer is equal."""
+        first, which = distinct_rows(np.delete(np.array(self.distinct), _GLB_BYTES, axis=1))
+        return first[which]
+
+    @cached_property
+    def by_core(self) -> IntArray:
+        """The pools in an order in which those with the same cores are next to each other."""
+        _, which = distinct_rows(np.delete(np.array(self.distinct), (_CORES, _GLB_BYTES), axis=1))
+        return np.argsort(which, kind="stable")
+
 
 def pools_of(accelerators: Sequence[Accelerator], cores: Sequence[int]) -> Pools:
     """Return the distinct pools of some tensor cores of each accelerator."""
@@ -217,10 +239,11 @@ def products_on_pools(gemms: IntArray, pools: Pools) -> FloatArray:
 
 def _fill_table(gemms: IntArray, precision: Precision, pools: Pools, table: FloatArray) -> None:
     """Estimate products of one precision on every distinct pool."""
-    for row, pool, accelerator in zip(table, pools.distinct, pools.first, strict=True):
-        _fill_rows(gemms, _in_precision(pool, precision), row)
-        if np.any(np.isinf(row[:, GemmColumn.ARRAY_CYCLES])):
-            raise no_tile_fits(accelerator)
+    in_precision = np.array([_in_precision(pool, precision) for pool in pools.distinct])
+    _fill_rows(gemms, in_precision, pools.by_core, pools.alike, table)
+    untiled = np.isinf(table[:, :, GemmColumn.ARRAY_CYCLES]).any(axis=1)
+    if untiled.any():
+        raise no_tile_fits(pools.first[int(untiled.argmax())])
     if precision.rate != 1.0:
         table[:, :, GemmColumn.ARRAY_CYCLES] /= precision.rate
 
@@ -311,25 +334,24 @@ def _plan(tilings: FloatArray, count: int, batch: int, cores: int) -> IntArray:
     return groups[:used]
 
 
-@callee(f"void(int64[::1],{POOL},float64[:,::1],float64[::1])")
-def _fill_row(gemm: IntArray, pool: TensorCorePool, tilings: FloatArray, row: FloatArray) -> None:
-    """Estimate one product.
+@callee(f"void(int64[::1],{POOL},float64[:,::1],int64,float64[::1])")
+def _fill_row(
+    gemm: IntArray, pool: TensorCorePool, tilings: FloatArray, count: int, row: FloatArray
+) -> None:
+    """Estimate one product, without the traffic of the HBM, which is the same for all tilings.
 
     Parameters
     ----------
-    gemm, pool, tilings
-        As for `lay_out_tilings`.
+    gemm, pool, tilings, count
+        As `lay_out_tilings` takes and returns them.
     row : (len(GemmColumn),)
         Filled in; infinite cycles if no tile fits.
     """
-    cores, x, y, glb_bytes, operand_bytes = pool[0], pool[1], pool[2], pool[5], pool[8]
-    count = lay_out_tilings(gemm, pool, tilings)
+    cores, x, y, operand_bytes, batch = pool[0], pool[1], pool[2], pool[8], gemm[3]
     row[:] = 0.0
     if count == 0:
         row[GemmColumn.ARRAY_CYCLES] = np.inf
         return
-    m, n, k, batch = gemm[0], gemm[1], gemm[2], gemm[3]
-    row[GemmColumn.HBM_EXTRA_BYTES] = batch * repeated_bytes(m, n, k, operand_bytes, glb_bytes)
     plan = _plan(tilings, count, batch, cores)
     for group in range(plan.shape[0]):
         tiling, products = plan[group, 0], plan[group, 1]
@@ -348,12 +370,31 @@ def _fill_row(gemm: IntArray, pool: TensorCorePool, tilings: FloatArray, row: Fl
         )
 
 
-@lazily_compiled(f"void(int64[:,::1],{POOL},float64[:,::1])")
-def _fill_rows(gemms: IntArray, pool: TensorCorePool, rows: FloatArray) -> None:
-    """Estimate every product on one pool of tensor cores; see `_fill_row`."""
+@lazily_compiled("void(int64[:,::1],float64[:,::1],int64[::1],int64[::1],float64[:,:,::1])")
+def _fill_rows(
+    gemms: IntArray, pools: FloatArray, by_core: IntArray, alike: IntArray, table: FloatArray
+) -> None:
+    """Estimate every product on every pool of tensor cores; see `_fill_row` and `Pools`."""
     tilings = np.empty(TABLE_SHAPE)
     for index in range(gemms.shape[0]):
-        _fill_row(gemms[index], pool, tilings, rows[index])
+        m, n, k, batch = gemms[index, 0], gemms[index, 1], gemms[index, 2], gemms[index, 3]
+        count, laid_out = 0, -1
+        for p in by_core:
+            own, row = pools[p], table[p, index]
+            arrays = int(own[_CORES]), int(own[1]), int(own[2])
+            pool = (*arrays, own[3], own[4], own[_GLB_BYTES], own[6], own[7], own[8], own[9])
+            if alike[p] == p:
+                same = laid_out >= 0
+                for column in range(len(own)):
+                    if column != _CORES and column != _GLB_BYTES:
+                        same = same and own[column] == pools[laid_out, column]
+                if not same:
+                    count, laid_out = lay_out_tilings(gemms[index], pool, tilings), p
+                _fill_row(gemms[index], pool, tilings, count, row)
+            else:
+                row[:] = table[alike[p], index]
+            repeated = batch * repeated_bytes(m, n, k, own[8], own[_GLB_BYTES])
+            row[GemmColumn.HBM_EXTRA_BYTES] = repeated
 
 
 @lazily_compiled(f"float64[:,::1](int64[::1],{POOL})")

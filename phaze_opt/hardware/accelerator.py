@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, fields, replace
-from typing import NamedTuple
+from functools import cache
+from typing import Any, NamedTuple, cast
 
 from phaze_opt.checked import check_fields, shown
 from phaze_opt.choices import AreaModel
@@ -180,6 +181,13 @@ class AttentionKernel(NamedTuple):
     wide_backward: float
 
 
+@cache
+def _numbers_of(kind: type[Any]) -> tuple[str, ...]:
+    """Return the fields of a kind of chip that are numbers, or nothing."""
+    others = "calibration", "concurrent_operators"
+    return tuple([entry.name for entry in fields(kind) if entry.name not in others])
+
+
 @dataclass(frozen=True, repr=False)
 class Accelerator(PrintsAsTables):
     """A chip of identical tensor cores and vector cores around a global buffer and an HBM.
@@ -240,14 +248,11 @@ class Accelerator(PrintsAsTables):
             object.__setattr__(self, "l2_tc_bytes", default_l2_bytes(self.pe_x * self.pe_y))
         if self.l2_vc_bytes == 0:
             object.__setattr__(self, "l2_vc_bytes", default_l2_bytes(self.pe_vc))
-        for entry in fields(self):
-            value = getattr(self, entry.name)
-            if entry.name in ("calibration", "concurrent_operators") or value is None:
-                continue
-            if not (is_finite(value) and value > 0):
-                raise InputError(
-                    f"{entry.name} is {shown(value)}, but it must be positive and finite."
-                )
+        own, kind = vars(self), cast(Any, type(self))
+        for name in _numbers_of(kind):
+            value = own[name]
+            if value is not None and not (is_finite(value) and value > 0):
+                raise InputError(f"{name} is {shown(value)}, but it must be positive and finite.")
         burst_hz = self.calibration.burst_clock_hz
         if burst_hz is not None and not self.sustained_clock_hz <= burst_hz <= self.clock_hz:
             raise InputError(
@@ -325,7 +330,7 @@ class Accelerator(PrintsAsTables):
         share = self.calibration.sustained_peak_share
         return math.inf if share is None else self.clock_hz * share
 
-    @property
+    @cached_property
     def attention_kernel(self) -> AttentionKernel:
         """How its kernel of fused attention uses the arrays."""
         own = self.calibration

@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import NamedTuple, TypeVar
 
 import numpy as np
@@ -26,7 +27,7 @@ from phaze_opt.hardware.accelerator import Accelerator
 from phaze_opt.network.cluster import Cluster
 from phaze_opt.on_demand import cached_property
 from phaze_opt.passes.chunked_collectives import beside_products
-from phaze_opt.passes.graphs import fuse_once, graphs_of
+from phaze_opt.passes.graphs import as_estimated, fuse_once, graphs_of
 from phaze_opt.passes.layer_cost import PassCost
 from phaze_opt.passes.problem import (
     build_problem,
@@ -44,6 +45,10 @@ from phaze_opt.training import Training
 from phaze_opt.workload.graph import Layer, OperatorGraph, WorkloadVariant
 
 Mode = TypeVar("Mode", bound=ModeSeconds)
+
+
+_KEPT = 8
+"""Estimates that are kept, of the captures that are tried for one design."""
 
 
 @dataclass(frozen=True)
@@ -350,6 +355,14 @@ def estimate_layers(
     -------
     By chip and variant.
     """
+    find = _of_design if len(chips) == 1 else _estimate_layers
+    return find(tuple(variants), tuple(chips), as_estimated(training))
+
+
+def _estimate_layers(
+    variants: tuple[WorkloadVariant, ...], chips: tuple[Chip, ...], training: Training
+) -> list[list[EstimatedLayers]]:
+    """Do the same."""
     first, places = chips[0], itertools.count()
 
     def passes_of(layer: Layer, tensor: int) -> list[PassGraph]:
@@ -374,6 +387,9 @@ def estimate_layers(
     if training.overlap == "all":
         among = replace(among, estimate=_beside_products(among), whole=among)
     return [[EstimatedLayers(each, among, row) for each in own] for row in range(len(chips))]
+
+
+_of_design = lru_cache(maxsize=_KEPT)(_estimate_layers)
 
 
 def _on_lanes(estimate: JointEstimate, chips: Sequence[Chip]) -> JointEstimate:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import lru_cache
 from typing import TypeVar
 
@@ -23,6 +24,14 @@ fuse_once = lru_cache(maxsize=1024)(fuse)
 def default_fusion(accelerator: Accelerator) -> FusionMode:
     """Return how operators are fused where nobody says: as an eager framework on a GPU's stream."""
     return "epilogue" if accelerator.concurrent_operators else "elementwise"
+
+
+def as_estimated(training: Training) -> Training:
+    """Return how a model is trained without what none of its passes depends on.
+
+    Runs that differ in nothing else, as in their stage of ZeRO, share their estimates.
+    """
+    return replace(training, zero=0) if training.zero else training
 
 
 def graphs_of(layer: Layer, training: Training) -> dict[str, OperatorGraph]:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -36,7 +37,7 @@ from phaze_opt.network.cluster import Cluster
 from phaze_opt.passes.bare_layers import copies_s
 from phaze_opt.passes.chunked_collectives import beside_products
 from phaze_opt.passes.estimates import with_lane_rate
-from phaze_opt.passes.graphs import AGAIN, default_fusion, fuse_once, graphs_of
+from phaze_opt.passes.graphs import AGAIN, as_estimated, default_fusion, fuse_once, graphs_of
 from phaze_opt.passes.handled import check_handled
 from phaze_opt.passes.layer_cost import LeastLayers
 from phaze_opt.passes.problem import bandwidth_shares, pass_shapes
@@ -48,6 +49,10 @@ from phaze_opt.scheduling.least_makespan import (
 )
 from phaze_opt.training import Training
 from phaze_opt.workload.graph import OperatorGraph, WorkloadVariant, side_by_side
+
+_KEPT = 32
+"""Bounds of passes that are kept: those of the tensor degrees and of the captures that runs share,
+which differ in their stage of ZeRO."""
 
 
 def least_layers(
@@ -134,13 +139,13 @@ def _layers(
     chips: Chips,
     fusion: FusionMode,
     run: _Run,
-    bound: Callable[[Sequence[OperatorGraph], Chips, _Run], FloatArray],
+    bound: Callable[[tuple[OperatorGraph, ...], Chips, _Run], FloatArray],
 ) -> LeastLayers:
     """Bound the passes of every distinct layer by the bounds of graphs: (graphs, chips)."""
     training = run.training
     passes = [graphs_of(layer, training) for layer in variant.layers]
     graphs = [fuse_once(graph, fusion) for of_layer in passes for graph in of_layer.values()]
-    least_s = bound(graphs, chips, run)
+    least_s = bound(tuple(graphs), chips, run._replace(training=as_estimated(training)))
     directions = [name for of_layer in passes for name in of_layer]
 
     def of(direction: str) -> FloatArray:
@@ -169,12 +174,14 @@ class _Run(NamedTuple):
         return self.tensor_parallel if self.training.overlap == "all" else 1
 
 
-def _least_passes(graphs: Sequence[OperatorGraph], chips: Chips, run: _Run) -> FloatArray:
+@lru_cache(maxsize=_KEPT)
+def _least_passes(graphs: tuple[OperatorGraph, ...], chips: Chips, run: _Run) -> FloatArray:
     """Bound every graph on every chip; the bounds have the shape (graphs, chips)."""
     return _estimated_passes(graphs, chips, run, _least_pass)
 
 
-def _longest_passes(graphs: Sequence[OperatorGraph], chips: Chips, run: _Run) -> FloatArray:
+@lru_cache(maxsize=_KEPT)
+def _longest_passes(graphs: tuple[OperatorGraph, ...], chips: Chips, run: _Run) -> FloatArray:
     """Run all operators of every graph one after another: (graphs, chips)."""
 
     def in_turn(graph: OperatorGraph, some: LeastSeconds, run: _Run) -> FloatArray:
@@ -194,7 +201,7 @@ def _estimated_passes(
     parts = [
         slice(end - len(graph.operators), end) for end, graph in zip(ends, graphs, strict=True)
     ]
-    joined = side_by_side(tuple(graphs))
+    joined = side_by_side(graphs)
     least_s = np.empty((len(graphs), len(chips)))
     for some in least_seconds(joined, chips, run.cluster, run.tensor_parallel):
         some = replace(
@@ -226,7 +233,8 @@ def _least_pass(graph: OperatorGraph, some: LeastSeconds, run: _Run) -> FloatArr
     return least_s
 
 
-def _roofline_passes(graphs: Sequence[OperatorGraph], chips: Chips, run: _Run) -> FloatArray:
+@lru_cache(maxsize=_KEPT)
+def _roofline_passes(graphs: tuple[OperatorGraph, ...], chips: Chips, run: _Run) -> FloatArray:
     """Bound every graph by the peak rates of every chip; the shape is (graphs, chips)."""
     passes = []
     for graph in graphs:

@@ -12,7 +12,7 @@ import numpy as np
 
 from phaze_opt.arrays import FloatArray, IntArray
 from phaze_opt.compiled import NO_NAN, compiled_as, inlined, lazily_compiled
-from phaze_opt.placement.closed_form import pipelined_s
+from phaze_opt.placement.closed_form import held_at, pipelined_s
 
 TIE = 1e-12
 """Relative difference below which two times count as equal."""
@@ -78,6 +78,48 @@ def least_loads(
                 least_sum[place, i] = total
                 first, last = i, max(last, i)
     return most, least_sum
+
+
+@lazily_compiled(
+    "float64[::1](float64[:,::1], int64[:,:,::1], int64[::1], int64[::1], int64[::1], boolean)"
+)
+def least_most(
+    load_s: FloatArray,
+    limits: IntArray,
+    table: IntArray,
+    microbatches: IntArray,
+    stages: IntArray,
+    all_held: bool,
+) -> FloatArray:
+    """Return the least largest load of all layers in some numbers of stages; see `least_loads`.
+
+    Parameters
+    ----------
+    load_s : (layers, layers + 1)
+        Of every stage.
+    limits : (tables, layers, layers + 1)
+        Most microbatches in flight of every stage.
+    table, microbatches, stages : (candidates,)
+        Table, microbatches, and number of stages, sorted by the first two.
+    all_held
+        Whether every stage holds all microbatches (GPipe).
+    """
+    most = np.empty(len(stages))
+    begin = end = 0
+    while begin < len(stages):
+        most_stages = 0
+        while end < len(stages) and (
+            table[end] == table[begin] and microbatches[end] == microbatches[begin]
+        ):
+            most_stages, end = max(most_stages, stages[end]), end + 1
+        held = np.empty(most_stages + 1, np.int64)
+        for place in range(most_stages + 1):
+            held[place] = held_at(place, microbatches[begin], all_held)
+        most_s, _ = least_loads(load_s, limits[table[begin]], held)
+        for candidate in range(begin, end):
+            most[candidate] = most_s[stages[candidate], 0]
+        begin = end
+    return most
 
 
 @inlined

@@ -22,7 +22,7 @@ from phaze_opt.compiled import lazily_compiled
 from phaze_opt.network.term import Term, cheapest
 from phaze_opt.on_demand import cached_property
 from phaze_opt.passes.layer_cost import LayerCost, LayerPasses
-from phaze_opt.placement.memory import UNSHARDED, Shards, share_bytes
+from phaze_opt.placement.memory import Shards, share_bytes
 from phaze_opt.placement.placement_problem import PlacementProblem
 from phaze_opt.placement.runs import maxima_of_runs, receives_of_runs, sums_of_runs
 from phaze_opt.training import Optimizer
@@ -191,7 +191,7 @@ def held_by_runs(
     """
     all_parameters, _ = parameters_of_runs(layers.parameters)
     stash = sums(layers.stash_bytes)
-    resident = _resident_bytes(layers, all_parameters, optimizer, shards)
+    resident = _resident_bytes(layers, optimizer, shards)
     return HeldBytes(
         parameters=all_parameters,
         resident_bytes=resident,
@@ -227,44 +227,97 @@ def in_flight_limits(
     return limit
 
 
-def _resident_bytes(
-    layers: ChainBytes, parameters: FloatArray, optimizer: Optimizer, shards: Shards
-) -> FloatArray:
-    """Return state and largest working set of runs of layers."""
-    working_set = maxima(layers.transient_bytes)
-    if shards != UNSHARDED:
-        own = layers.parameters.own
-        working_set = working_set + maxima(
-            [shards.whole_layer_bytes(count, optimizer) for count in own]
-        )
-    kinds = np.array([optimizer.held_bytes, shards], dtype=np.float64)
-    return _with_state(parameters, kinds, working_set)
-
-
-@lazily_compiled("float64[:,::1](float64[:,::1], float64[:,::1], float64[:,::1])")
-def _with_state(
-    parameters: FloatArray, bytes_and_shards: FloatArray, working_set: FloatArray
-) -> FloatArray:
-    """Add the state of parameters, each kind shared out and rounded up by itself.
+@lazily_compiled(
+    "Tuple((int64[:,:,::1], int64[::1]))(float64[:,:,::1], float64[:,::1], float64[:,::1], float64)"
+)
+def distinct_limits(
+    state_bytes: FloatArray, working_bytes: FloatArray, stash_bytes: FloatArray, usable_bytes: float
+) -> tuple[IntArray, IntArray]:
+    """Return the `in_flight_limits` of stages with some states, equal neighbours once.
 
     Parameters
     ----------
-    parameters, working_set : (layers, layers + 1)
-        Of every stage.
-    bytes_and_shards : (2, 3)
-        Bytes per parameter of weights, gradients and optimizer, and over how many replicas each
-        kind is shared out.
+    state_bytes : (states, layers, layers + 1)
+        See `states_of_runs`.
+    working_bytes, stash_bytes, usable_bytes
+        Working set of every stage, and as for `in_flight_limits`.
+
+    Returns
+    -------
+    limits : (distinct tables, layers, layers + 1)
+    which : (states,)
+        The table of each state.
     """
-    resident = np.zeros(parameters.shape)
-    for i in range(len(resident)):
-        own, working, own_resident = parameters[i], working_set[i], resident[i]
-        for kind in range(bytes_and_shards.shape[1]):
-            bytes_each, replicas = bytes_and_shards[0, kind], bytes_and_shards[1, kind]
-            for j in range(len(own_resident)):
-                own_resident[j] += share_bytes(own[j], bytes_each, replicas)
-        for j in range(len(own_resident)):
-            own_resident[j] += working[j]
-    return resident
+    limits = np.empty(state_bytes.shape, dtype=np.int64)
+    which = np.empty(len(state_bytes), dtype=np.int64)
+    last = -1
+    for state in range(len(state_bytes)):
+        limit = in_flight_limits(state_bytes[state] + working_bytes, stash_bytes, usable_bytes)
+        differs = last < 0
+        for i in range(len(limit)):
+            for j in range(i, limit.shape[1]):
+                differs = differs or limit[i, j] != limits[last, i, j]
+        if differs:
+            last += 1
+            limits[last] = limit
+        which[state] = last
+    return limits[: last + 1].copy(), which
+
+
+def _resident_bytes(layers: ChainBytes, optimizer: Optimizer, shards: Shards) -> FloatArray:
+    """Return state and largest working set of runs of layers."""
+    (state,) = states_of_runs(layers.parameters, optimizer, [shards])
+    state += maxima(layers.transient_bytes)
+    return np.asarray(state)
+
+
+def states_of_runs(
+    parameters: ChainParameters, optimizer: Optimizer, shards: Sequence[Shards]
+) -> FloatArray:
+    """Return the state of runs of layers, and what having a whole layer adds to their working sets.
+
+    Parameters
+    ----------
+    parameters
+        Of the layers.
+    optimizer, shards
+        What decides the state, the latter in several ways.
+
+    Returns
+    -------
+    state_bytes : (ways, layers, layers + 1)
+    """
+    all_parameters, _ = parameters_of_runs(parameters)
+    held_bytes = np.array(optimizer.held_bytes, dtype=np.float64)
+    kinds = np.array(shards, dtype=np.float64).reshape(-1, 3)
+    states = _states(all_parameters, held_bytes, kinds)
+    for state, each in zip(states, shards, strict=True):
+        if max(each.weights, each.gradients) > 1:
+            state += maxima([each.whole_layer_bytes(count, optimizer) for count in parameters.own])
+    return states
+
+
+@lazily_compiled("float64[:,:,::1](float64[:,::1], float64[::1], float64[:,::1])")
+def _states(parameters: FloatArray, held_bytes: FloatArray, shards: FloatArray) -> FloatArray:
+    """Return the state of parameters, each kind shared out and rounded up by itself.
+
+    Parameters
+    ----------
+    parameters : (layers, layers + 1)
+        Of every stage.
+    held_bytes : (3,)
+        Per parameter, of weights, gradients and optimizer.
+    shards : (ways, 3)
+        Over how many replicas each kind is shared out.
+    """
+    states = np.zeros((len(shards), *parameters.shape))
+    for way in range(len(shards)):
+        for i in range(len(parameters)):
+            own, state = parameters[i], states[way, i]
+            for kind in range(len(held_bytes)):
+                for j in range(len(own)):
+                    state[j] += share_bytes(own[j], held_bytes[kind], shards[way, kind])
+    return states
 
 
 class Received(NamedTuple):

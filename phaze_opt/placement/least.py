@@ -14,7 +14,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from phaze_opt.arrays import FloatArray, IntArray
+from phaze_opt.arrays import FloatArray, IntArray, distinct_rows
 from phaze_opt.degrees import Degrees
 from phaze_opt.on_demand import cached_property
 from phaze_opt.passes.handled import check_handled
@@ -104,14 +104,18 @@ class LeastPlacement:
         answers = np.full(len(chips), np.inf) if known_s is None else known_s.copy()
         for usable_bytes in np.unique(rates.hbm_usable_bytes):
             here: IntArray = np.flatnonzero(rates.hbm_usable_bytes == usable_bytes)
-            answers[here] = least_times_s(
+            # Many chips differ in nothing that counts, for example in a buffer that fits anyway.
+            flat = seconds[here].reshape(len(here), -1)
+            first, which = distinct_rows(np.column_stack([flat, chips[here], answers[here]]))
+            least_s = least_times_s(
                 self._distinct,
-                np.ascontiguousarray(seconds[here]),
-                np.ascontiguousarray(chips[here]),
+                seconds[here[first]],
+                chips[here[first]],
                 self.candidates_within(float(usable_bytes)),
-                answers[here],
+                answers[here[first]],
                 splits,
             )
+            answers[here] = least_s[which]
         return answers
 
     def most_s(self, layers: LeastLayers, rates: ChipRates) -> FloatArray:
@@ -141,7 +145,9 @@ class LeastPlacement:
 
     def _columns(self, layers: LeastLayers, rates: ChipRates) -> tuple[FloatArray, FloatArray]:
         """Return seconds and rates of all accelerators, as `least_times.least_times_s` has them."""
-        seconds = np.stack([layers.forward_s.T, (layers.backward_s + layers.recompute_s).T], axis=1)
+        seconds = np.ascontiguousarray(
+            np.stack([layers.forward_s.T, (layers.backward_s + layers.recompute_s).T], axis=1)
+        )
         step_s = s_per_parameter(
             self.training.step_bytes, rates.hbm_bytes_per_s, rates.step_parameters_per_s
         )

@@ -6,33 +6,44 @@ Nothing here depends on the accelerator but the memory that a stage may fill.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 
-from phaze_opt.arrays import BoolArray, FloatArray, IntArray
-from phaze_opt.choices import PipelineScheduleName
-from phaze_opt.degrees import Degrees
+from phaze_opt.arrays import BoolArray, FloatArray, IntArray, distinct_rows
+from phaze_opt.choices import CollectiveName, PipelineScheduleName
+from phaze_opt.degrees import RANK_ORDERS, REPLICAS_INSIDE, Degrees
 from phaze_opt.network.cluster import Cluster
+from phaze_opt.network.collective import collective_terms
 from phaze_opt.network.term import Term
 from phaze_opt.passes.layer_cost import LayerCost, LayerPasses
 from phaze_opt.placement import least_splits as column
 from phaze_opt.placement.candidate_costs import CandidateCosts
 from phaze_opt.placement.candidates import Candidate, rank_orders
-from phaze_opt.placement.chain_bounds import least_loads
-from phaze_opt.placement.chain_bytes import held_by_runs, in_flight_limits, parameters_of_runs
+from phaze_opt.placement.chain_bounds import least_most
+from phaze_opt.placement.chain_bytes import (
+    ChainBytes,
+    distinct_limits,
+    maxima,
+    parameters_of_runs,
+    states_of_runs,
+    sums,
+)
 from phaze_opt.placement.closed_form import even_share
-from phaze_opt.placement.costs import StageCosts, collective_table_s
 from phaze_opt.placement.even import even_starts, longest_run
 from phaze_opt.placement.exchanges import cheapest_lines_s, lines_of, padded
 from phaze_opt.placement.least_splits import CandidateArrays as CandidateArrays
 from phaze_opt.placement.memory import Shards
-from phaze_opt.placement.pipeline import held_by_place, interleaved_in_flight
+from phaze_opt.placement.pipeline import interleaved_in_flight
 from phaze_opt.placement.placement_problem import PlacementProblem
 from phaze_opt.placement.runs import sums_of_runs
+from phaze_opt.placement.synchronisation import synchronisation_kind
 from phaze_opt.training import Optimizer, Training
+
+_MANY = 2**31
+"""More microbatches than stages."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,12 +57,13 @@ class LeastCandidates:
     repeated : (layers,)
         Which layers are the distinct one that is repeated most.
     own, every_pass, lines, held, whole, real
-        See `CandidateArrays`; the tables of ``limit`` are those of `memory`.
-    memory
-        State and working set of all stages, and what each microbatch in flight adds, in bytes and
-        of shape (layers, layers + 1), by what replicas share out.
+        See `CandidateArrays`; there is a table of ``limit`` for each of `shards`.
+    kept
+        What the layers hold.
     shards
-        What they share out.
+        What replicas share out.
+    state_bytes : (shards, layers, layers + 1)
+        See `phaze_opt.placement.chain_bytes.states_of_runs`.
     ends : (layers,)
         Where a stage that begins at each layer ends at the latest; ``None`` for anywhere.
     """
@@ -65,8 +77,9 @@ class LeastCandidates:
     held: FloatArray
     whole: IntArray
     real: FloatArray
-    memory: tuple[tuple[FloatArray, FloatArray], ...]
+    kept: ChainBytes
     shards: tuple[Shards, ...]
+    state_bytes: FloatArray
     ends: IntArray | None = None
     _fitting: dict[float, CandidateArrays] = field(default_factory=dict)
 
@@ -86,67 +99,59 @@ class LeastCandidates:
         training = replace(problem.training, recompute="none")
         given = problem.edges, problem.cluster, training, tuple(distinct.tolist())
         candidates = _of_whatever_is_kept(tensor, unkept, *given)
-        chain = costs.replicated(tensor).held
-        held = [held_by_runs(chain, candidates.optimizer, each, 0.0) for each in candidates.shards]
-        memory = tuple([(each.resident_bytes, each.stash_bytes) for each in held])
-        return replace(candidates, memory=memory, _fitting={})
+        return replace(candidates, kept=costs.replicated(tensor).held, _fitting={})
 
     def fitting(self, usable_bytes: float) -> CandidateArrays:
         """Return the arrays of the candidates that fit a memory, each computed once."""
         if usable_bytes not in self._fitting:
-            limit = np.array(
-                [
-                    in_flight_limits(resident_bytes, stash_bytes, usable_bytes)
-                    for resident_bytes, stash_bytes in self.memory
-                ],
-                dtype=np.int64,
-            ).reshape(-1, *self.held.shape[1:])
-            if self.ends is not None:
-                limit[:, np.arange(limit.shape[2]) > self.ends[:, np.newaxis]] = 0
-            interleaved = self.whole[:, column.CHUNKS] > 1
-            fits = np.zeros(len(self.whole), dtype=np.bool_)
-            fits[~interleaved] = column.fitting(
-                self.lines, self.held, limit, self.whole[~interleaved]
-            )
-            fits[interleaved] = [
-                self._interleaved_bytes(row) <= usable_bytes for row in self.whole[interleaved]
-            ]
-            whole, real = self.whole[fits], self.real[fits]
-            real[:, column.MOST_REPEATED] = self._most_repeated(whole, limit)
-            shared = self.own, self.every_pass, self.lines, self.held
-            self._fitting[usable_bytes] = CandidateArrays(*shared, limit, whole, real)
+            self._fitting[usable_bytes] = self._find_fitting(usable_bytes)
         return self._fitting[usable_bytes]
 
-    def _most_repeated(self, whole: IntArray, limit: IntArray) -> FloatArray:
+    def _find_fitting(self, usable_bytes: float) -> CandidateArrays:
+        """Do the same."""
+        working, stash = maxima(self.kept.transient_bytes), sums(self.kept.stash_bytes)
+        limit, tables = distinct_limits(self.state_bytes, working, stash, usable_bytes)
+        if self.ends is not None:
+            limit[:, np.arange(limit.shape[2]) > self.ends[:, np.newaxis]] = 0
+        whole = self.whole.copy()
+        whole[:, column.LIMIT] = tables[whole[:, column.LIMIT]]
+        interleaved = whole[:, column.CHUNKS] > 1
+        fits = np.zeros(len(whole), dtype=np.bool_)
+        fits[~interleaved] = column.fitting(self.lines, self.held, limit, whole[~interleaved])
+        fits[interleaved] = [
+            self._interleaved_bytes(row) <= usable_bytes for row in self.whole[interleaved]
+        ]
+        shards, whole, real = self.whole[fits, column.LIMIT], whole[fits], self.real[fits]
+        real[:, column.MOST_REPEATED] = self._most_repeated(shards, whole, limit)
+        shared = self.own, self.every_pass, self.lines, self.held
+        return CandidateArrays(*shared, limit, whole, real)
+
+    def _most_repeated(self, shards: IntArray, whole: IntArray, limit: IntArray) -> FloatArray:
         """Return how many repeated layers the stage with most of them has at least, by memory."""
-        least = np.zeros(len(whole))
         counts = sums_of_runs(self.repeated.astype(np.float64))
         stages, microbatches = whole[:, column.STAGES], whole[:, column.MICROBATCHES]
         # Chunks of one stage lie apart, so that no memory of runs of layers bounds them.
-        interleaved = whole[:, column.CHUNKS] > 1
-        least[interleaved] = np.ceil(counts[0, -1] / stages[interleaved])
-        # Where there are fewer microbatches than stages, or all are in flight, the fewest bound.
-        few = (microbatches < stages) | (self.schedule == "gpipe")
-        for table in np.unique(whole[:, column.LIMIT]):
-            for part in (few & ~interleaved, ~few & ~interleaved):
-                here = np.flatnonzero(part & (whole[:, column.LIMIT] == table))
-                if len(here) == 0:
-                    continue
-                most_stages = int(stages[here].max())
-                fewest = int(microbatches[here].min()) if few[here[0]] else most_stages
-                held = held_by_place(most_stages, fewest, self.schedule)
-                most, _ = least_loads(counts, limit[table], held)
-                least[here] = most[stages[here], 0]
+        least: FloatArray = np.ceil(counts[0, -1] / stages)
+        runs = np.flatnonzero(whole[:, column.CHUNKS] == 1)
+        # Where there are fewer microbatches than stages, or all are in flight, the fewest of those
+        # that share as much out bound.
+        few = runs[(microbatches[runs] < stages[runs]) | (self.schedule == "gpipe")]
+        fewest = np.full(len(self.shards), _MANY)
+        np.minimum.at(fewest, shards[few], microbatches[few])
+        in_flight = np.full(len(whole), _MANY)
+        in_flight[few] = fewest[shards[few]]
+        runs = runs[np.lexsort((in_flight[runs], whole[runs, column.LIMIT]))]
+        each = whole[runs, column.LIMIT], in_flight[runs], stages[runs]
+        least[runs] = least_most(counts, limit, *each, self.schedule == "gpipe")
         return least
 
     def _interleaved_bytes(self, whole: IntArray) -> float:
         """Bound what the fullest stage holds by the average stage."""
         stages, chunks = int(whole[column.STAGES]), int(whole[column.CHUNKS])
-        _, stash_bytes = self.memory[whole[column.LIMIT]]
         ahead = interleaved_in_flight(stages, int(whole[column.MICROBATCHES]), chunks)
         state = self.shards[whole[column.LIMIT]].state_bytes(self.optimizer)
         parameters = float(self.own.sum())
-        stash = float(ahead.min()) / chunks * float(stash_bytes[0, -1])
+        stash = float(ahead.min()) / chunks * float(sum(self.kept.stash_bytes))
         return float((parameters * state + stash) / stages * (1.0 - 1e-12))
 
 
@@ -165,7 +170,32 @@ def _of_whatever_is_kept(
     """
     problem = PlacementProblem({tensor: layers}, edges, cluster, training, 0.0, np.inf)
     costs = CandidateCosts(problem)
-    return replace(_Collector(costs, np.array(distinct), None).collect(), memory=())
+    return _Collector(costs, np.array(distinct), None).collect()
+
+
+class _Columns(NamedTuple):
+    """Some candidates, an array each: whole numbers of shape (candidates,).
+
+    Attributes
+    ----------
+    pipeline, data, microbatches, chunks
+        Stages, replicas, microbatches per batch, and chunks of each stage.
+    message
+        Which of some messages go to the next stage.
+    group
+        Which of some groups its replicas are.
+    """
+
+    pipeline: IntArray
+    data: IntArray
+    microbatches: IntArray
+    chunks: IntArray
+    message: IntArray
+    group: IntArray
+
+    def some(self, which: BoolArray) -> _Columns:
+        """Return those of a mask."""
+        return _Columns(*(column[which] for column in self))
 
 
 class _Collector:
@@ -180,40 +210,47 @@ class _Collector:
         self.costs = costs
         self.distinct = distinct
         self.degrees = degrees
+        self.training = costs.problem.training
+        self.zero = self.training.zero
         self.repeated = distinct == np.bincount(distinct).argmax()
         (self.tensor,) = costs.problem.layers
         replicated = costs.replicated(self.tensor)
         (_, self.own), *_ = replicated.own_parameters
         self.parameters = replicated.parameters
-        self.lines: dict[tuple[object, ...], int] = {}
-        self.line_rows: list[FloatArray] = []
-        self.mean_sizes = _sizes(self.parameters)
-        self.every_pass: dict[tuple[int, int], int] = {}
-        self.pass_rows: list[FloatArray] = []
-        self.tables: dict[Shards, int] = {}
-        self.memory: list[tuple[FloatArray, FloatArray]] = []
-        self.fewest: dict[tuple[int, int, Term], int] = {}
-        self.messages: dict[int, tuple[float, float]] = {}
 
     def collect(self) -> LeastCandidates:
         """Return everything."""
-        rows = [self._row(candidate) for candidate in self._all()]
-        whole = np.array([row[0] for row in rows], dtype=np.int64).reshape(-1, 9)
-        real = np.array([row[1] for row in rows], dtype=np.float64).reshape(-1, 13)
+        columns, messages, groups = self._candidates()
+        cluster, optimizer = self.costs.problem.cluster, self.costs.optimizer
+        gradients = _lines_of_groups(synchronisation_kind(self.zero), cluster, groups)
+        weights = _lines_of_groups("all_gather", cluster, groups)
+        sent = _by_parameters(gradients, float(optimizer.gradient_bytes))
+        gathered = _by_parameters(weights, float(optimizer.weight_bytes))
+        if self.zero == 0:
+            columns = columns.some(~_beaten(columns, sent))
+        ways: dict[Shards, int] = {}
+        data, replicas = np.unique(columns.data, return_inverse=True)
+        numbers = [
+            ways.setdefault(each, len(ways)) for each in map(self.costs.shards, data.tolist())
+        ]
+        way = np.array(numbers, dtype=np.int64)
+        whole = self._whole(columns, way[replicas], len(sent))
+        real = self._real(columns, messages, sent)
         order = np.lexsort((whole[:, column.STAGES], -real[:, column.REACH]))
-        count = len(self.own)
+        held = self.costs.replicated(self.tensor).held
         return LeastCandidates(
             schedule=self.costs.schedule,
-            optimizer=self.costs.optimizer,
+            optimizer=optimizer,
             repeated=self.repeated,
             own=self.own,
-            every_pass=np.array(self.pass_rows).reshape(-1, 2, count + 1),
-            lines=padded(self.line_rows),
+            every_pass=self._every_pass(gradients, weights),
+            lines=padded([*sent, *gathered]),
             held=np.stack([self.parameters, self._tied()]),
             whole=whole[order],
             real=real[order],
-            memory=tuple(self.memory),
-            shards=tuple(self.tables),
+            kept=held,
+            shards=tuple(ways),
+            state_bytes=states_of_runs(held.parameters, optimizer, tuple(ways)),
             ends=self._even_ends(),
         )
 
@@ -233,44 +270,68 @@ class _Collector:
         ends = np.append(even_starts(layers, self.degrees.pipeline)[1:], len(layers))
         return np.asarray(ends[np.searchsorted(ends, np.arange(len(layers)), side="right")])
 
-    def _all(self) -> Iterator[Candidate]:
-        """Yield the candidates, without those that others beat on every accelerator."""
-        for candidate in self._of_degrees():
-            if self.costs.can_interleave(candidate) and not self._beaten(candidate):
-                yield candidate
+    def _candidates(self) -> tuple[_Columns, list[Candidate], tuple[tuple[int, int], ...]]:
+        """Return the candidates that have layers and microbatches for their chunks.
 
-    def _of_degrees(self) -> Iterator[Candidate]:
-        """Yield the candidates with the fewest replicas of every class, or with given degrees."""
-        if self.degrees is None:
-            for grid in self.costs.grids:
-                for index in range(len(grid.data)):
-                    yield grid.candidate(index)
-            return
-        degrees, problem = self.degrees, self.costs.problem
-        fits = degrees.devices <= problem.cluster.devices
-        fits = fits and degrees.pipeline <= self.costs.layers
-        if fits and degrees.data * problem.training.microbatch <= problem.training.global_batch:
-            for order in rank_orders(problem.cluster):
-                yield Candidate.of(degrees, order)
+        Beside them, a candidate for every message, and replicas and distance of every group.
+        """
+        costs, tensor = self.costs, self.tensor
+        pipeline, data, order, level = self._of_degrees()
+        microbatches = self.training.microbatches(data)
+        chunks = np.where(pipeline > 1, self.training.interleave, 1)
+        divides = (chunks == 1) | (microbatches % pipeline == 0)
+        inside = order == RANK_ORDERS.index(REPLICAS_INSIDE)
+        # On a switch, messages between neighbours of any distance are alike.
+        switched = np.array([each.topology == "switch" for each in costs.problem.cluster.levels])
+        stride = np.where((pipeline == 1) | switched[level], 0, np.where(inside, data, 1))
+        first, link = distinct_rows(np.column_stack([level, pipeline == 1, stride]))
+        linked = [
+            Candidate.of(Degrees(stages, replicas, tensor), RANK_ORDERS[place])
+            for stages, replicas, place in zip(
+                *(each[first].tolist() for each in (pipeline, data, order)), strict=True
+            )
+        ]
+        terms: dict[Term, int] = {}
+        messages = [terms.setdefault(costs.message(each), len(terms)) for each in linked]
+        distance = tensor * np.where(inside, 1, pipeline)
+        grouped, group = distinct_rows(np.column_stack([data, distance]))
+        columns = _Columns(
+            pipeline, data, microbatches, chunks, np.array(messages, dtype=np.int64)[link], group
+        )
+        senders = [linked[messages.index(number)] for number in range(len(terms))]
+        groups = tuple(zip(data[grouped].tolist(), distance[grouped].tolist(), strict=True))
+        return columns.some(divides & (pipeline * chunks <= costs.layers)), senders, groups
 
-    def _beaten(self, candidate: Candidate) -> bool:
-        """Whether fewer replicas run as many microbatches at no greater cost on any accelerator."""
-        if self.costs.problem.training.zero > 0:
-            return False
-        message = self.costs.message(candidate)
-        key = candidate.pipeline, self.costs.microbatches(candidate.data), message
-        row = self._synchronisation(candidate)
-        if key not in self.fewest:
-            self.fewest[key] = row
-            return False
-        fewer, more = self.line_rows[self.fewest[key]], self.line_rows[row]
-        return fewer.shape == more.shape and bool((fewer <= more).all())
+    def _of_degrees(self) -> IntArray:
+        """Return stages, replicas, order and level of candidates: (4, candidates).
 
-    def _synchronisation(self, candidate: Candidate) -> int:
-        """Return the row of the algorithms that synchronise gradients."""
-        terms = self.costs.group(candidate).gradient_terms
-        where = "gradients", candidate.data, candidate.stride("data")
-        return self._lines(where, terms, float(self.costs.optimizer.gradient_bytes))
+        Those with the fewest replicas of every class, or with given degrees. The order is the place
+        in `RANK_ORDERS`, and the level is that of the messages.
+        """
+        costs, problem, degrees = self.costs, self.costs.problem, self.degrees
+        if degrees is None:
+            parts = [
+                (
+                    each.pipeline,
+                    each.data,
+                    *np.full((2, len(each.data)), [[RANK_ORDERS.index(each.order)], [each.level]]),
+                )
+                for each in costs.grids
+            ]
+            return np.concatenate([np.zeros((4, 0), dtype=np.int64), *map(np.stack, parts)], axis=1)
+        fits = degrees.devices <= problem.cluster.devices and degrees.pipeline <= costs.layers
+        fits = fits and degrees.data * self.training.microbatch <= self.training.global_batch
+        given = [
+            (
+                degrees.pipeline,
+                degrees.data,
+                RANK_ORDERS.index(order),
+                costs.level(Candidate.of(degrees, order)),
+            )
+            for order in rank_orders(problem.cluster)
+            if fits
+        ]
+        return np.array(given, dtype=np.int64).reshape(-1, 4).T
 
     def _tied(self) -> FloatArray:
         """Return the tied parameters of stages that share them with others if there are others."""
@@ -280,112 +341,121 @@ class _Collector:
             return np.zeros_like(self.parameters)
         return parameters_of_runs(parameters)[1]
 
-    def _row(self, candidate: Candidate) -> tuple[list[int], list[float]]:
-        """Return the numbers of one candidate."""
-        costs, group = self.costs, self.costs.group(candidate)
-        zero = group.zero
-        shards, stages = costs.shards(candidate.data), costs.stages(candidate)
-        if shards not in self.tables:
-            self.tables[shards] = len(self.memory)
-            self.memory.append((stages.held.resident_bytes, stages.held.stash_bytes))
-        synchronised = gathered = every_pass = -1
-        mean_s = 0.0
-        gradient_bytes = float(costs.optimizer.gradient_bytes)
-        if candidate.data > 1 and zero < 2:
-            synchronised = self._synchronisation(candidate)
-            mean_s = self._mean_s(synchronised, candidate.pipeline)
-        if zero in (1, 2):
-            weight_bytes = float(costs.optimizer.weight_bytes)
-            where = "weights", candidate.data, candidate.stride("data")
-            gathered = self._lines(where, group.weight_terms, weight_bytes)
-        if zero >= 2:
-            every_pass = self._passes(candidate)
-        activation_s, gradient_s = self._receives(stages)
-        message, microbatches = costs.message(candidate), costs.microbatches(candidate.data)
-        chunks = costs.chunks(candidate)
-        whole = [
-            candidate.pipeline,
-            microbatches,
-            chunks,
-            self.tables[shards],
-            synchronised,
-            gathered,
-            every_pass,
-            int(costs.schedule == "gpipe"),
-            int(group.overlaps),
-        ]
+    def _whole(self, columns: _Columns, way: IntArray, groups: int) -> IntArray:
+        """Return the whole numbers of the candidates, the groups' gathers after what they send."""
+        zero = np.where(columns.data > 1, self.zero, 0)
+        exchanges = (
+            ((columns.data > 1) & (zero < 2), columns.group),
+            ((zero == 1) | (zero == 2), columns.group + groups),
+            (zero >= 2, columns.group),
+        )
+        flags = [self.costs.schedule == "gpipe", self.training.overlap != "none"]
+        return np.column_stack(
+            [
+                columns.pipeline,
+                columns.microbatches,
+                columns.chunks,
+                way,
+                *(np.where(exchanged, row, -1) for exchanged, row in exchanges),
+                *np.full((2, len(way)), np.array(flags)[:, np.newaxis]),
+            ]
+        )
+
+    def _real(
+        self, columns: _Columns, messages: list[Candidate], sent: list[FloatArray]
+    ) -> FloatArray:
+        """Return the real numbers of the candidates."""
+        gradient_bytes = float(self.costs.optimizer.gradient_bytes)
         # An all-reduce of tied gradients between two stages is one message each way per half.
-        real = [
-            activation_s,
-            gradient_s,
-            2.0 * message.latency_s,
-            message.s_per_byte * gradient_bytes,
-            2.0 * message.s_per_sqrt_byte * math.sqrt(gradient_bytes / 2.0),
-            float(shards.optimizer),
-            float(shards.gradients),
-            mean_s,
-            float(even_share(microbatches, candidate.pipeline, chunks)),
-            0.0,
-            0.0,
-            0.0,
-            0.0,
+        of_message = [
+            (
+                *self._receives(each),
+                2.0 * term.latency_s,
+                term.s_per_byte * gradient_bytes,
+                2.0 * term.s_per_sqrt_byte * math.sqrt(gradient_bytes / 2.0),
+            )
+            for each, term in zip(messages, map(self.costs.message, messages), strict=True)
         ]
-        return whole, real
+        each = zip(
+            *(
+                values.tolist()
+                for values in (columns.microbatches, columns.pipeline, columns.chunks)
+            ),
+            strict=True,
+        )
+        real = np.zeros((len(columns.data), 13))
+        real[:, : column.OPTIMIZER_SHARDS] = np.array(of_message).reshape(-1, 5)[columns.message]
+        real[:, column.OPTIMIZER_SHARDS] = columns.data if self.zero >= 1 else 1.0
+        real[:, column.GRADIENT_SHARDS] = columns.data if self.zero >= 2 else 1.0
+        if self.zero < 2:
+            mean_s = self._mean_s(sent, columns.group, columns.pipeline)
+            real[:, column.MEAN_SYNCHRONISATION_S] = np.where(columns.data > 1, mean_s, 0.0)
+        real[:, column.REACH] = [float(even_share(*numbers)) for numbers in each]
+        return real
 
-    def _lines(self, key: tuple[object, ...], terms: Sequence[Term], bytes_each: float) -> int:
-        """Return the row of some algorithms, by parameters instead of bytes."""
-        if key not in self.lines:
-            self.lines[key] = len(self.line_rows)
-            lines = lines_of(terms)
-            lines[:, 1] *= bytes_each
-            lines[:, 2] *= math.sqrt(bytes_each)
-            self.line_rows.append(lines)
-        return self.lines[key]
-
-    def _mean_s(self, row: int, stages: int) -> float:
-        """Bound the average of the stages' synchronisation from below.
+    def _mean_s(self, sent: list[FloatArray], group: IntArray, stages: IntArray) -> FloatArray:
+        """Bound the average of the stages' synchronisation from below, of every candidate.
 
         The time is concave in the parameters, so it lies above its chord between the fewest and the
         most parameters of a stage.
         """
-        least, most = self.mean_sizes
-        sizes = np.array(self.mean_sizes)
-        ((least_s, most_s),) = cheapest_lines_s(self.line_rows[row][np.newaxis], sizes).tolist()
+        index = np.arange(len(self.parameters))
+        least, most = float(self.parameters[index, index + 1].min()), float(self.parameters[0, -1])
+        least_s, most_s = cheapest_lines_s(padded(sent), np.array([least, most]))[group].T
         slope_s = (most_s - least_s) / (most - least) if most > least else 0.0
-        return float(max(least_s + slope_s * (float(self.own.sum()) / stages - least), 0.0))
+        mean_s = least_s + slope_s * (float(self.own.sum()) / stages - least)
+        return np.asarray(np.maximum(mean_s, 0.0))
 
-    def _passes(self, candidate: Candidate) -> int:
-        """Return the row of what replicas exchange in every forward and backward."""
-        key = candidate.data, candidate.stride("data")
-        if key not in self.every_pass:
-            self.every_pass[key] = len(self.pass_rows)
-            group, optimizer = self.costs.group(candidate), self.costs.optimizer
-            weights_s = np.zeros_like(self.own)
-            if group.zero == 3:
-                size_bytes = self.own * float(optimizer.weight_bytes)
-                weights_s = collective_table_s(group.weight_terms, size_bytes)
-            size_bytes = self.own * float(optimizer.gradient_bytes)
-            gradients_s = collective_table_s(group.gradient_terms, size_bytes)
-            rows = np.zeros((2, len(self.own) + 1))
-            np.cumsum(weights_s, out=rows[0, 1:])
-            np.cumsum(weights_s + gradients_s, out=rows[1, 1:])
-            self.pass_rows.append(rows)
-        return self.every_pass[key]
+    def _every_pass(self, gradients: list[FloatArray], weights: list[FloatArray]) -> FloatArray:
+        """Return what groups of replicas exchange in every forward and backward."""
+        layers, optimizer = len(self.own), self.costs.optimizer
+        if self.zero < 2:
+            return np.zeros((0, 2, layers + 1))
+        gradients_s = cheapest_lines_s(
+            padded(gradients), self.own * float(optimizer.gradient_bytes)
+        )
+        weights_s = np.zeros_like(gradients_s)
+        if self.zero == 3:
+            weights_s = cheapest_lines_s(padded(weights), self.own * float(optimizer.weight_bytes))
+        rows = np.zeros((len(gradients), 2, layers + 1))
+        np.cumsum(weights_s, axis=1, out=rows[:, 0, 1:])
+        np.cumsum(weights_s + gradients_s, axis=1, out=rows[:, 1, 1:])
+        return rows
 
-    def _receives(self, stages: StageCosts) -> tuple[float, float]:
+    def _receives(self, candidate: Candidate) -> tuple[float, float]:
         """Return the least that a stage after the first, and before the last, receives."""
-        if id(stages) not in self.messages:
-            index = np.arange(stages.layers)
-            activation_s = stages.received.activation_s[index, index + 1][1:]
-            gradient_s = stages.received.gradient_s[index, index + 1][:-1]
-            least_s = [
-                float(each.min()) if len(each) else 0.0 for each in (activation_s, gradient_s)
-            ]
-            self.messages[id(stages)] = least_s[0], least_s[1]
-        return self.messages[id(stages)]
+        stages = self.costs.stages(candidate)
+        index = np.arange(stages.layers)
+        activation_s = stages.received.activation_s[index, index + 1][1:]
+        gradient_s = stages.received.gradient_s[index, index + 1][:-1]
+        least_s = [float(each.min()) if len(each) else 0.0 for each in (activation_s, gradient_s)]
+        return least_s[0], least_s[1]
 
 
-def _sizes(parameters: FloatArray) -> tuple[float, float]:
-    """Return the fewest and the most parameters that a stage may have."""
-    index = np.arange(len(parameters))
-    return float(parameters[index, index + 1].min()), float(parameters[0, -1])
+@lru_cache(maxsize=64)
+def _lines_of_groups(
+    kind: CollectiveName, cluster: Cluster, groups: tuple[tuple[int, int], ...]
+) -> list[FloatArray]:
+    """Return the algorithms of a collective of some groups, by replicas and their distance."""
+    return [
+        lines_of(collective_terms(kind, replicas, cluster, distance))
+        for replicas, distance in groups
+    ]
+
+
+def _by_parameters(groups: list[FloatArray], bytes_each: float) -> list[FloatArray]:
+    """Return algorithms by parameters instead of bytes."""
+    factors = np.array([1.0, bytes_each, math.sqrt(bytes_each)])
+    return [lines * factors for lines in groups]
+
+
+def _beaten(columns: _Columns, groups: list[FloatArray]) -> BoolArray:
+    """Whether fewer replicas run as many microbatches at no greater cost on any accelerator."""
+    key = [columns.pipeline, columns.microbatches, columns.message]
+    first, which = distinct_rows(np.column_stack(key))
+    fewest = columns.group[first[which]]
+    lines, counts = padded(groups), np.array([len(each) for each in groups])
+    no_less = (lines[fewest] <= lines[columns.group]).all(axis=(1, 2))
+    no_less &= counts[fewest] == counts[columns.group]
+    no_less[first] = False
+    return np.asarray(no_less)

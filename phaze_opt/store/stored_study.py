@@ -9,6 +9,7 @@ import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import optuna
@@ -31,6 +32,8 @@ from phaze_opt.workload.graph import Workload
 from phaze_opt.workload.workload_file import parse_workload
 
 _LARGEST_WORKLOAD_BYTES = 2**30
+_KEPT = 8
+"""Workloads of a process: the captures of a study."""
 
 
 @dataclass
@@ -91,7 +94,7 @@ class StoredStudy:
         what = f"stored workload of the study {self.name!r}"
         with damages(f"The {what}"):
             return tuple(
-                parse_workload(self._workload_json(digest), what)
+                _parsed(self._workload_json(digest), what)
                 for digest in self.resolved.workload_hashes
             )
 
@@ -289,6 +292,12 @@ def _store_frozen(
                 created_s=time.time(),
             )
         )
+
+
+@lru_cache(maxsize=_KEPT)
+def _parsed(document: bytes, what: str) -> Workload:
+    """Read a workload from its JSON, once for all who ask in a process."""
+    return parse_workload(document, what)
 
 
 def _unpacked(body: bytes, name: str) -> bytes:

@@ -15,6 +15,7 @@ from phaze_opt.partitioning.published import solve_published
 from phaze_opt.partitioning.unit_graph import build_unit_graph
 from phaze_opt.passes.layer_cost import LayerCost, LayerPasses, LeastLayers
 from phaze_opt.placement.least import LeastPlacement
+from phaze_opt.placement.least_candidates import _of_whatever_is_kept
 from phaze_opt.placement.placement_problem import ChipRates, PlacementProblem
 from phaze_opt.placement.solve_placement import solve_placement
 from phaze_opt.training import Training
@@ -121,3 +122,18 @@ def test_least(benchmark: Any, splits: bool) -> None:
         return known_s
 
     assert np.isfinite(benchmark(least)).all()
+
+
+@pytest.mark.parametrize("zero", [0, 1])
+def test_candidates(benchmark: Any, zero: int) -> None:
+    """What bounds share, of 26 layers at one tensor degree, with four sizes of memory."""
+    problem = transformer(26, True, 40e9)
+    problem = replace(problem, training=replace(problem.training, zero=zero))
+    distinct = [0, *[1] * 24, 2]
+
+    def candidates() -> int:
+        _of_whatever_is_kept.cache_clear()
+        bound = LeastPlacement(problem, 1, distinct)
+        return sum(len(bound.candidates_within(size).whole) for size in (16e9, 32e9, 48e9, 64e9))
+
+    assert benchmark(candidates) > 0

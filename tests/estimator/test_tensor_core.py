@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from phaze_opt.estimator.gemm_tilings import TABLE_SHAPE, Row, lay_out_tilings
 from phaze_opt.estimator.gemm_traffic import repeated_bytes
-from phaze_opt.estimator.tensor_core import GemmColumn, tensor_core_pool
+from phaze_opt.estimator.tensor_core import GemmColumn, gemm_table, pools_of, tensor_core_pool
 from phaze_opt.hardware.accelerator import Accelerator
 from phaze_opt.units import MIB
 from phaze_opt.workload.graph import Gemm
@@ -151,3 +151,23 @@ def test_of_equally_fast_tilings_the_one_that_moves_least_is_taken(
     row = estimate_rows([dataclasses.replace(gemm, batch=1)], accelerator)[0]
     taken = row[GemmColumn.GLB_READ_BYTES] + row[GemmColumn.GLB_WRITE_BYTES]
     assert taken == moved[cycles == cycles.min()].min()
+
+
+@given(st.lists(gemms, min_size=1, max_size=3), accelerators, st.data())
+@settings(max_examples=25)
+def test_chips_with_equal_cores_share_their_tilings(
+    products: list[Gemm], accelerator: Accelerator, data: st.DataObject
+) -> None:
+    """They are laid out once, and each has the estimate that it has alone, bit for bit."""
+    sizes = data.draw(st.lists(st.integers(1, 64), min_size=1, max_size=4, unique=True))
+    chips = [dataclasses.replace(accelerator, glb_bytes=size * MIB) for size in sizes]
+    other = dataclasses.replace(chips[0], pe_x=accelerator.pe_x + 1)
+    chips += [other, dataclasses.replace(chips[0], num_tc=accelerator.num_tc + 1), other]
+    cores = [chip.num_tc for chip in chips]
+    pools, count = pools_of(chips, cores), len(sizes)
+    assert pools.alike.tolist() == [0] * count + [count, count + 1]
+    assert sorted(pools.by_core.tolist()[:-1]) in ([*range(count), count + 1], [*range(count + 1)])
+    shapes = np.array([(g.m, g.n, g.k, g.batch, 0, 0) for g in products], dtype=np.int64)
+    together = gemm_table(shapes, chips, cores)
+    for row, chip in zip(together, chips, strict=True):
+        assert np.array_equal(row, estimate_rows(products, chip))

@@ -1,5 +1,6 @@
 """Passes that are estimated together are those that each would be by itself."""
 
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -74,6 +75,16 @@ def test_chips_together_are_chips_alone() -> None:
         assert [each.problem for own in in_group.passes for each in own] == [
             each.problem for own in other.passes for each in own
         ]
+
+
+def test_runs_that_share_their_passes_are_estimated_once() -> None:
+    """The stage of ZeRO changes no pass; what runs and what may stay on the chip does."""
+    training = Training(8, 1)
+    shared = [estimated(["tpuv4-phaze"], replace(training, zero=zero)) for zero in (0, 1, 3)]
+    for others in shared:
+        assert all(each is other for each, other in zip(others, shared[0], strict=True))
+    for changed in (replace(training, residency=False), replace(training, recompute="selective")):
+        assert estimated(["tpuv4-phaze"], changed)[0] is not shared[0][0]
 
 
 @pytest.mark.parametrize("rate", [0.5, 1.25, 4.0])

@@ -195,6 +195,26 @@ def test_chips_may_be_given_with_their_columns() -> None:
         assert np.array_equal(together.forward_s[:, row], alone.forward_s[:, 0])
 
 
+@pytest.mark.parametrize("rooflines", [False, True])
+def test_runs_that_share_their_passes_are_bounded_once(
+    rooflines: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The stage of ZeRO changes no pass, but the copies around what its replicas exchange."""
+    variant, chips = (
+        workload("bert-large", 1, False).variants[0],
+        Chips([load_accelerator("tpuv5e")]),
+    )
+    training = Training(64, gather_copies=True)
+    first = least_layers(variant, chips, CLUSTER, training, rooflines=rooflines)
+    for name in ("least_seconds", "roofline_seconds"):
+        monkeypatch.delattr(f"phaze_opt.passes.least_seconds.{name}")
+    other = replace(training, zero=3)
+    again = least_layers(variant, chips, CLUSTER, other, rooflines=rooflines)
+    assert np.array_equal(again.forward_s > first.forward_s, first.forward_s > 0.0)
+    with pytest.raises(NameError):
+        least_layers(variant, chips, CLUSTER, replace(other, residency=False), rooflines=rooflines)
+
+
 @dataclass(frozen=True)
 class WiderTraining(Training):
     """Training with an option that nobody told the bounds of."""

@@ -5,7 +5,13 @@ from hypothesis import assume, given, settings
 from phaze_opt.placement.candidate_costs import CandidateCosts
 from phaze_opt.placement.candidates import Candidate
 from phaze_opt.placement.chain import ChainWork, _prefixes, _reached_s, best_split
-from phaze_opt.placement.chain_bounds import Classes, least_loads, least_tail_terms, least_times
+from phaze_opt.placement.chain_bounds import (
+    Classes,
+    least_loads,
+    least_most,
+    least_tail_terms,
+    least_times,
+)
 from phaze_opt.placement.pipeline import held_by_place
 from phaze_opt.placement.placement_problem import PlacementProblem
 from tests.placement.strategies import all_degrees, all_splits, closed_form, problems
@@ -68,6 +74,23 @@ def test_known_time_prunes_everything_above() -> None:
     chain, held = ChainWork(load, none, none, free, none[0]), held_by_place(2, 4)
     assert best_split(chain, held, 4, np.inf)[0] == pytest.approx(5.0)
     assert np.isinf(best_split(chain, held, 4, 4.9)[0])
+
+
+@pytest.mark.parametrize("all_held", [False, True])
+def test_the_least_largest_loads_of_many_candidates(all_held: bool) -> None:
+    """Each has that of the table of its memory, with as many microbatches in flight as it has."""
+    random = np.random.default_rng(1)
+    load_s, limits = random.random((5, 6)), random.choice(np.array([-1, 1, 2, 9]), (3, 5, 6))
+    limits[0] = 9
+    tables, microbatches, stages = random.integers((0, 1, 1), (3, 5, 6), (80, 3)).T
+    order = np.lexsort((microbatches, tables))
+    each = tables[order], microbatches[order], stages[order]
+    most_s = least_most(load_s, limits, *each, all_held)
+    schedule = "gpipe" if all_held else "1f1b"
+    for own_s, table, of_batch, count in zip(most_s.tolist(), *each, strict=True):
+        alone, _ = least_loads(load_s, limits[table], held_by_place(5, int(of_batch), schedule))
+        assert own_s == alone[count, 0]
+    assert 0 < np.isfinite(most_s).sum() < 80
 
 
 @pytest.mark.parametrize("seed", range(60))

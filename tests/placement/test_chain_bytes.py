@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import weakref
 from dataclasses import fields, replace
 from operator import attrgetter
@@ -15,9 +16,20 @@ from phaze_opt.errors import InfeasibleError
 from phaze_opt.passes.layer_cost import PASS_COLUMNS, LayerCost
 from phaze_opt.placement import candidate_costs
 from phaze_opt.placement import chain_bytes as chain_bytes_module
-from phaze_opt.placement.chain_bytes import chain_bytes, in_flight_limits, parameters_of_runs
+from phaze_opt.placement.chain_bytes import (
+    chain_bytes,
+    distinct_limits,
+    held_by_runs,
+    in_flight_limits,
+    maxima,
+    parameters_of_runs,
+    states_of_runs,
+    sums,
+)
+from phaze_opt.placement.memory import Shards
 from phaze_opt.placement.placement_problem import Placement, PlacementProblem
 from phaze_opt.placement.solve_placement import solve_placement
+from phaze_opt.training import OPTIMIZERS
 from tests.placement.strategies import problems, scaled
 from tests.placement.test_solve_placement import chain
 
@@ -124,3 +136,25 @@ def test_the_most_in_flight_is_exact(resident: int, stash: int, more: int) -> No
         assert limit == more // stash
     else:
         assert limit > 10**9
+
+
+@settings(max_examples=30, deadline=None)
+@given(problems(), st.integers(0, 3), st.lists(st.integers(1, 64), min_size=1, max_size=6))
+def test_many_ways_to_share_are_each_alone(
+    problem: PlacementProblem, zero: int, data: list[int]
+) -> None:
+    """What stages hold with some replicas is found at once for all, and equal limits once."""
+    tensor = min(problem.layers)
+    layers, optimizer = chain_bytes(problem, tensor), OPTIMIZERS["adam"]
+    ways = [Shards.of(zero, replicas) for replicas in sorted(data)]
+    states = states_of_runs(layers.parameters, optimizer, ways)
+    usable_bytes = problem.hbm_usable_bytes
+    working, stash = maxima(layers.transient_bytes), sums(layers.stash_bytes)
+    limits, which = distinct_limits(states, working, stash, usable_bytes)
+    for state, way, table in zip(states, ways, which.tolist(), strict=True):
+        alone = held_by_runs(layers, optimizer, way, usable_bytes)
+        np.testing.assert_array_equal(state + working, alone.resident_bytes)
+        np.testing.assert_array_equal(limits[table], alone.in_flight_limit)
+    assert which.tolist() == sorted(which.tolist())
+    assert all((one != other).any() for one, other in itertools.pairwise(limits))
+    assert len(limits) == int(which[-1]) + 1

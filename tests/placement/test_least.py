@@ -20,6 +20,7 @@ from phaze_opt.passes.layer_cost import LayerCost, LayerPasses, LeastLayers, Pas
 from phaze_opt.placement.candidate_costs import CandidateCosts
 from phaze_opt.placement.least import LeastPlacement
 from phaze_opt.placement.least_candidates import LeastCandidates, _Collector
+from phaze_opt.placement.least_times import least_times_s
 from phaze_opt.placement.placement_problem import ChipRates, PlacementProblem
 from phaze_opt.placement.solve_placement import solve_placement
 from phaze_opt.training import Training
@@ -255,6 +256,25 @@ def test_accelerators_do_not_see_one_another(
         (alone,) = bound.least_s(layer_seconds(layers, factor), own)
         assert answers[index] == alone
         assert known[index] == answers[index] * 0.9
+
+
+def test_accelerators_with_equal_seconds_are_bounded_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of chips in any order, those that differ in nothing that counts share a bound."""
+    rows = []
+
+    def counted(distinct: Any, seconds: Any, *others: Any) -> Any:
+        rows.append(len(seconds))
+        return least_times_s(distinct, seconds, *others)
+
+    monkeypatch.setattr("phaze_opt.placement.least.least_times_s", counted)
+    problem = transformer(6, True, 40e9)
+    bound, some = LeastPlacement(problem, 1, range(6)), layer_seconds(problem.layers[1])
+    factors = np.tile([1.0, 3.0, 2.0], 5)
+    together = LeastLayers(*(getattr(some, field.name) * factors for field in fields(LeastLayers)))
+    answers = bound.least_s(together, rates(problem, 15))
+    assert rows == [3]
+    assert answers.tolist() == np.tile(answers[:3], 5).tolist()
+    assert answers[0] < answers[2] < answers[1]
 
 
 @settings(max_examples=30, deadline=None)

@@ -192,6 +192,13 @@ def test_a_frozen_study_needs_no_file(any_url: str) -> None:
     assert b'"usable_hbm_share":0.94' in to_json(opened.resolved)
 
 
+def test_a_process_reads_a_workload_once(sqlite_url: str) -> None:
+    """Who opens a study again has the same object: captures of large models take long to read."""
+    first, second = (load_study("toy", study.storage) for study in [toy_study(sqlite_url)] * 2)
+    assert first.workloads()[0] is second.workloads()[0]
+    assert first.workloads()[0] is first.workloads()[0]
+
+
 def test_unknown_studies(any_url: str) -> None:
     """A study that is not there is not found; one of another program is not opened."""
     study = toy_study(any_url)
