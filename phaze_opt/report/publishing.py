@@ -35,8 +35,9 @@ from phaze_opt.store.publication import (
 )
 from phaze_opt.store.stored_study import StoredStudy
 from phaze_opt.study.best_design import design_of
+from phaze_opt.study.standing import find_best
 from phaze_opt.study.study import Study, study_of
-from phaze_opt.study.trials import Metrics, best_trial
+from phaze_opt.study.trials import Metrics
 
 if TYPE_CHECKING:
     from optuna.trial import Trial
@@ -130,7 +131,7 @@ class Publisher:
         if self._best is not None and self._best.key <= rank.key:
             return False
         # Another worker may have found a better one since.
-        best = best_trial(self._study.trials())
+        best = find_best(self._study)
         self._best = None if best is None else best.rank
         return self._best is None or rank.key < self._best.key
 

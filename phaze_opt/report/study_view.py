@@ -49,6 +49,7 @@ from phaze_opt.study.best_design import BestDesign
 from phaze_opt.study.neighbourhood import DesignStep, evaluated_steps, known_steps
 from phaze_opt.study.study import Study
 from phaze_opt.study.summary import StudySummary
+from phaze_opt.study.trials import TrialRecord
 from phaze_opt.units import counted, format_seconds
 
 MOST_TRIALS = 200
@@ -93,6 +94,8 @@ class StudyView:
         How it is found again: lines for a shell, and the study file.
     files
         Names of the files that the best trial has, and their addresses in the dashboard.
+    records
+        The trials, by number.
     headers, trials
         Columns of numbers and words with their units, and the trials, the best first.
     steps
@@ -112,6 +115,7 @@ class StudyView:
     commands: tuple[str, ...]
     file: str
     files: tuple[tuple[str, str], ...]
+    records: tuple[TrialRecord, ...]
     headers: tuple[str, ...]
     trials: tuple[TrialLine, ...]
     certificate: CertifiedAnswer | None
@@ -136,7 +140,7 @@ def view_of(study: Study, most_trials: int = MOST_TRIALS, *, evaluate: bool = Fa
         Whether steps from the best design that nobody has evaluated yet are evaluated, and stored
         where the database can be written.
     """
-    summary = study.summary()
+    summary, records = study.summary(), tuple(study.trials())
     certificate = certified_answer(study)
     best = summary.best
     columns = SearchedColumns(summary.resolved.spec)
@@ -155,7 +159,8 @@ def view_of(study: Study, most_trials: int = MOST_TRIALS, *, evaluate: bool = Fa
         file=study_file(summary.resolved.spec),
         files=() if best is None else tuple(_files(study, best.number)),
         headers=columns.named_headers,
-        trials=tuple(trial_lines(summary.records, columns, most_trials)),
+        records=records,
+        trials=tuple(trial_lines(records, columns, most_trials)),
         certificate=certificate,
         steps=() if best is None else _steps(study, best, evaluate=evaluate),
     )

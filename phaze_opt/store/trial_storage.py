@@ -114,17 +114,17 @@ class RunningTrials(CachedStorage):
         super().__init__(storage.optuna)
         self._storage = storage
         self._unwritten: dict[int, FrozenTrial] = {}
-        self._join: Callable[[Session, int], None] = lambda session, number: None
+        self._join: Callable[[Session, FrozenTrial], None] = lambda session, trial: None
         self._not_waiting: dict[int, int] = {}
 
     @contextmanager
-    def join(self, change: Callable[[Session, int], bool]) -> Iterator[list[bool]]:
+    def join(self, change: Callable[[Session, FrozenTrial], bool]) -> Iterator[list[bool]]:
         """Add a change to the transaction that makes a trial, or that ends a trial made here.
 
         Parameters
         ----------
         change
-            Writes in a session, for the trial of a number; returns whether it succeeded.
+            Writes in a session, for the trial as it is then; returns whether it succeeded.
 
         Yields
         ------
@@ -133,7 +133,7 @@ class RunningTrials(CachedStorage):
         """
         successes: list[bool] = []
         before = self._join
-        self._join = lambda session, number: successes.append(change(session, number))
+        self._join = lambda session, trial: successes.append(change(session, trial))
         try:
             yield successes
         finally:
@@ -157,7 +157,7 @@ class RunningTrials(CachedStorage):
             return super().create_new_trial(study_id, template_trial)
         with self._storage.writing() as session:
             trial = make_trial(session, study_id)
-            self._join(session, trial.number)
+            self._join(session, trial)
         with self._lock:
             self._studies.setdefault(study_id, CachedStudy())
             self._add_trials_to_cache(study_id, [trial])
@@ -292,7 +292,7 @@ class RunningTrials(CachedStorage):
             if runs:
                 write_content(session, trial_id, unwritten)
                 if state.is_finished():
-                    self._join(session, kept.number)
+                    self._join(session, kept)
         del self._unwritten[trial_id]
         if not runs:
             raise UpdateFinishedTrialError(f"Trial {kept.number} is finished already.")

@@ -37,7 +37,7 @@ def history(view: StudyView) -> Figure:
     if not trials:
         return empty_figure("No feasible trial yet.")
     maximise = view.summary.resolved.spec.objective_kinds[0].maximise
-    last = max(trial.number for trial in view.summary.records)
+    last = max(trial.number for trial in view.records)
     shown = thinned(trials, MOST_FEASIBLE)
     best_x, best_y = _best_so_far(trials, maximise, last)
     lines, infeasible = _reference_lines(view, last), _infeasible_ticks(view)
@@ -77,7 +77,7 @@ def _best_so_far(
 
 def _infeasible_ticks(view: StudyView) -> list[dict[str, Any]]:
     """Mark the infeasible trials below the axis."""
-    numbers = [trial.number for trial in view.summary.records if trial.kind == "infeasible"]
+    numbers = [trial.number for trial in view.records if trial.kind == "infeasible"]
     if not numbers:
         return []
     shown = thinned(numbers, MOST_INFEASIBLE)

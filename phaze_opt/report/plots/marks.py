@@ -20,7 +20,7 @@ _BASELINE_COLOURS = (ORANGE, PINK, SKY, YELLOW)
 
 def feasible_trials(view: StudyView) -> list[TrialRecord]:
     """List the feasible trials by number."""
-    return [trial for trial in view.summary.records if trial.rank is not None]
+    return [trial for trial in view.records if trial.rank is not None]
 
 
 def first_value(trial: TrialRecord) -> float:

@@ -40,7 +40,7 @@ class _Column:
 def parallel(view: StudyView) -> Figure:
     """Draw the best designs as lines over what is searched; each axis spans the values found."""
     spec = view.summary.resolved.spec
-    designs = distinct_designs(view.summary.records)[:_SHOWN_DESIGNS]
+    designs = distinct_designs(view.records)[:_SHOWN_DESIGNS]
     points = [design.point for design in designs if design.point is not None]
     names = [name for name, searched in spec.space.searched.items() if len(searched.values) > 1]
     if not points or not names:

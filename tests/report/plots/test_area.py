@@ -12,7 +12,7 @@ def test_the_front_is_what_nothing_dominates(view: StudyView) -> None:
     front = trace_named(area(view), "front")
     assert front["x"] == sorted(front["x"])
     assert front["y"] == sorted(set(front["y"]))
-    for trial in view.summary.records:
+    for trial in view.records:
         if trial.rank is not None and trial.metrics is not None:
             reached = [
                 value

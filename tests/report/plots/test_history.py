@@ -14,11 +14,9 @@ def test_history_ends_at_the_best_feasible_value(view: StudyView) -> None:
     """The line never falls, and ends with the best value at the last trial."""
     line = trace_named(history(view), "best so far")
     assert line["y"] == sorted(line["y"])
-    feasible = [
-        record.metrics.value for record in view.summary.records if record.rank and record.metrics
-    ]
+    feasible = [record.metrics.value for record in view.records if record.rank and record.metrics]
     assert line["y"][-1] == max(feasible)
-    assert line["x"][-1] == view.summary.records[-1].number
+    assert line["x"][-1] == view.records[-1].number
 
 
 def test_a_minimised_objective_falls(tmp_path: Path) -> None:

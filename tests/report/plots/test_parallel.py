@@ -17,7 +17,7 @@ from phaze_opt.units import format_number
 def test_every_design_is_a_line_and_the_best_comes_last(view: StudyView) -> None:
     """Lines have a height on every axis; on that of the values the best stands at its end."""
     figure = parallel(view)
-    designs = distinct_designs(view.summary.records)[:20]
+    designs = distinct_designs(view.records)[:20]
     names = [line["name"] for line in figure["data"]]
     assert names == [f"place {place}" for place in range(len(designs), 0, -1)]
     axes = len(figure["layout"]["xaxis"]["ticktext"])
@@ -29,7 +29,7 @@ def test_every_design_is_a_line_and_the_best_comes_last(view: StudyView) -> None
 def test_the_ends_of_the_values_are_labelled(view: StudyView) -> None:
     """The lowest and the highest value stand beside their axis."""
     figure = parallel(view)
-    best = distinct_designs(view.summary.records)[:20]
+    best = distinct_designs(view.records)[:20]
     values = [trial.metrics.value for trial in best if trial.metrics is not None]
     last = len(figure["layout"]["xaxis"]["ticktext"]) - 1
     labels = {
