@@ -45,15 +45,20 @@ from phaze_opt.report.words import (
 from phaze_opt.store.artifacts import ARTIFACT_KEY
 from phaze_opt.store.damage import damages
 from phaze_opt.store.failures import database_errors
-from phaze_opt.study.best_design import BestDesign
+from phaze_opt.store.publication import publication_mark
+from phaze_opt.store.stored_study import StoredStudy
+from phaze_opt.study.best_design import BestDesign, best_design
 from phaze_opt.study.neighbourhood import DesignStep, evaluated_steps, known_steps
+from phaze_opt.study.standing import Standing
 from phaze_opt.study.study import Study
-from phaze_opt.study.summary import StudySummary
-from phaze_opt.study.trials import TrialRecord
+from phaze_opt.study.summary import StudySummary, summarise
+from phaze_opt.study.trial_book import TrialBook
 from phaze_opt.units import counted, format_seconds
 
 MOST_TRIALS = 200
 """Trials that a page lists: the best ones, and below them the latest of the others."""
+
+_SHOWN_DESIGNS = 20
 
 QUESTION = "Which accelerator "
 """What the question of every study begins with."""
@@ -94,8 +99,10 @@ class StudyView:
         How it is found again: lines for a shell, and the study file.
     files
         Names of the files that the best trial has, and their addresses in the dashboard.
-    records
-        The trials, by number.
+    book
+        The trials.
+    hovers
+        What is said of a trial where the pointer is, by number, as far as it was asked for.
     headers, trials
         Columns of numbers and words with their units, and the trials, the best first.
     steps
@@ -115,7 +122,8 @@ class StudyView:
     commands: tuple[str, ...]
     file: str
     files: tuple[tuple[str, str], ...]
-    records: tuple[TrialRecord, ...]
+    book: TrialBook
+    hovers: dict[int, str]
     headers: tuple[str, ...]
     trials: tuple[TrialLine, ...]
     certificate: CertifiedAnswer | None
@@ -125,6 +133,76 @@ class StudyView:
     def best(self) -> BestDesign | None:
         """The best design of the trials."""
         return self.summary.best
+
+
+@dataclass(frozen=True)
+class _OfTheBest:
+    """What a page shows of the best design, which changes seldom."""
+
+    compared: tuple[ComparedDesign, ...]
+    binding: tuple[Fact, ...]
+    files: tuple[tuple[str, str], ...]
+    certificate: CertifiedAnswer | None
+    steps: tuple[DesignStep, ...]
+
+
+class LiveView:
+    """Keeps what a page shows of a study, and reads only what is new.
+
+    What belongs to the best design is read again when there is another one, and whenever nothing
+    runs and the study has been written anew: the end of a run adds to it.
+
+    Parameters
+    ----------
+    study, most_trials, evaluate
+        See `view_of`.
+    """
+
+    def __init__(
+        self, study: Study, most_trials: int = MOST_TRIALS, evaluate: bool = False
+    ) -> None:
+        self._study, self._most, self._evaluate = study, most_trials, evaluate
+        self._book = TrialBook(study, max(most_trials, _SHOWN_DESIGNS))
+        self._hovers: dict[int, str] = {}
+        self._designs: dict[object, BestDesign | None] = {}
+        self._parts: dict[object, _OfTheBest] = {}
+
+    def view(self) -> StudyView:
+        """Read what is new, and say all that a page shows."""
+        study, book = self._study, self._book
+        runs = study.office().counts().running > 0
+        written = None if runs else publication_mark(study.storage, study.uid)
+
+        def design(stored: StoredStudy, standing: Standing) -> BestDesign | None:
+            number = None if standing.best is None else standing.best.number
+            key = (number, tuple(trial.number for trial in standing.front), written)
+            if key not in self._designs:
+                self._designs, self._parts = {key: best_design(stored, standing)}, {}
+            return self._designs[key]
+
+        summary = summarise(study, book.read, design)
+        parts = self._parts.get(summary.state)
+        if parts is None:
+            parts = _of_the_best(study, summary, evaluate=self._evaluate)
+            self._parts = {summary.state: parts}
+        best, columns = summary.best, SearchedColumns(summary.resolved.spec)
+        return StudyView(
+            name=summary.name,
+            study_id=study.optuna_id,
+            summary=summary,
+            question=_question(summary),
+            state=state_words(summary),
+            headline="" if best is None else value_words(best.spec, best.metrics.values),
+            answer=() if best is None else tuple(_answer(best)),
+            **vars(parts),
+            effort=tuple(_effort(summary)),
+            commands=tuple(reproduce_commands(summary)),
+            file=study_file(summary.resolved.spec),
+            book=book,
+            hovers=self._hovers,
+            headers=columns.named_headers,
+            trials=tuple(trial_lines(book, columns, self._most)),
+        )
 
 
 def view_of(study: Study, most_trials: int = MOST_TRIALS, *, evaluate: bool = False) -> StudyView:
@@ -140,27 +218,16 @@ def view_of(study: Study, most_trials: int = MOST_TRIALS, *, evaluate: bool = Fa
         Whether steps from the best design that nobody has evaluated yet are evaluated, and stored
         where the database can be written.
     """
-    summary, records = study.summary(), tuple(study.trials())
-    certificate = certified_answer(study)
-    best = summary.best
-    columns = SearchedColumns(summary.resolved.spec)
-    return StudyView(
-        name=summary.name,
-        study_id=study.optuna_id,
-        summary=summary,
-        question=_question(summary),
-        state=state_words(summary),
-        headline="" if best is None else value_words(best.spec, best.metrics.values),
-        answer=() if best is None else tuple(_answer(best)),
+    return LiveView(study, most_trials, evaluate).view()
+
+
+def _of_the_best(study: Study, summary: StudySummary, *, evaluate: bool) -> _OfTheBest:
+    """Read what a page shows of the best design."""
+    certificate, best = certified_answer(study), summary.best
+    return _OfTheBest(
         compared=tuple(compared_designs(summary, study.baselines(), certificate)),
         binding=() if best is None else tuple(_binding(best)),
-        effort=tuple(_effort(summary)),
-        commands=tuple(reproduce_commands(summary)),
-        file=study_file(summary.resolved.spec),
         files=() if best is None else tuple(_files(study, best.number)),
-        headers=columns.named_headers,
-        records=records,
-        trials=tuple(trial_lines(records, columns, most_trials)),
         certificate=certificate,
         steps=() if best is None else _steps(study, best, evaluate=evaluate),
     )

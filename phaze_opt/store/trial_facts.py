@@ -7,8 +7,8 @@ the trials that have none yet.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from sqlalchemy import ColumnElement, and_, delete, func, select
@@ -82,11 +82,19 @@ class Tally:
     @classmethod
     def of(cls, trials: Iterable[TrialFacts]) -> Tally:
         """Count trials one by one."""
-        tally = cls()
+        groups: dict[tuple[str, str | None], list[TrialFacts]] = {}
         for one in trials:
-            sums = (1, *(int(getattr(one, name)) for name in _SUMS), one.number)
-            tally += cls({(one.kind, one.violated): sums})
-        return tally
+            groups.setdefault((one.kind, one.violated), []).append(one)
+        return cls(
+            {
+                key: (
+                    len(group),
+                    *(sum(int(getattr(one, name)) for one in group) for name in _SUMS),
+                    min(one.number for one in group),
+                )
+                for key, group in groups.items()
+            }
+        )
 
     def __add__(self, other: Tally) -> Tally:
         groups = dict(self.groups)
@@ -161,6 +169,12 @@ class FactsOfStudy:
         costs = COSTS[:objectives]
         query = select(func.min(FactsRow.number), *costs).where(self._ranked)
         return self._read(query.group_by(*costs, *RANK[1:4], FactsRow.design).order_by(*costs))
+
+    def all(self) -> Iterator[TrialFacts]:
+        """Return all facts by number."""
+        columns = [getattr(FactsRow, each.name) for each in fields(TrialFacts)]
+        for row in self._read(select(*columns).where(self._mine).order_by(FactsRow.number)):
+            yield TrialFacts(*row)
 
     def describe(self, study_id: int) -> bool:
         """Whether all trials of a study but those without facts have the content of that time.

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -111,6 +111,20 @@ def all_characters(session: Session, study_id: int) -> int:
 def _with_trials(table: Any) -> Any:
     """Join a table of the content of trials with Optuna's table of trials, unless it is that."""
     return table if table is TRIAL else table.join(TRIAL)
+
+
+def states_of(
+    storage: Storage, study_id: int, greater_than: int, included: Iterable[int]
+) -> dict[int, TrialState]:
+    """Return the states, by row, of all trials after a row, and of the included ones."""
+    query = select(TRIAL.c.trial_id, TRIAL.c.state).where(TRIAL.c.study_id == study_id)
+    # Not one statement with OR, for which SQLite looks at every trial of the study.
+    wanted = [TRIAL.c.trial_id > greater_than]
+    if rows := sorted(included):
+        wanted.append(TRIAL.c.trial_id.in_(rows))
+    with storage.reading() as session:
+        found = [session.execute(query.where(each)).all() for each in wanted]
+    return {int(row): state for rows in found for row, state in rows}
 
 
 def best_value(storage: Storage, study: str, maximise: bool) -> float | None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -28,6 +28,7 @@ from phaze_opt.store.trial_rows import (
     local_time,
     make_trial,
     read_trials,
+    states_of,
     write_content,
 )
 
@@ -61,17 +62,6 @@ class TrialStorage(RDBStorage):
             return []
         with self._reading() as connection:
             return read_trials(connection, TRIAL.c.trial_id.in_(trial_ids))
-
-    def states(
-        self, study_id: int, greater_than: int, included: Iterable[int]
-    ) -> dict[int, TrialState]:
-        """Return the states, by row, of all trials after a row, and of the included ones."""
-        wanted = TRIAL.c.trial_id > greater_than
-        if rows := sorted(included):
-            wanted = or_(wanted, TRIAL.c.trial_id.in_(rows))
-        query = select(TRIAL.c.trial_id, TRIAL.c.state).where(TRIAL.c.study_id == study_id, wanted)
-        with self._reading() as connection:
-            return dict(map(tuple, connection.execute(query)))
 
     def _get_trials(
         self,
@@ -181,7 +171,7 @@ class RunningTrials(CachedStorage):
     def _may_wait(self, study_id: int) -> bool:
         """Whether a trial waits; only new trials are read, as no trial begins to wait later."""
         with self._lock:
-            states = self._backend.states(study_id, self._not_waiting.get(study_id, -1), ())
+            states = states_of(self._storage, study_id, self._not_waiting.get(study_id, -1), ())
             if TrialState.WAITING in states.values():
                 return True
             if states:
@@ -305,7 +295,7 @@ class RunningTrials(CachedStorage):
         with self._lock:
             study = self._studies.setdefault(study_id, CachedStudy())
             last, open_ids = study.last_finished_trial_id, study.unfinished_trial_ids
-            states = self._backend.states(study_id, last, open_ids)
+            states = states_of(self._storage, study_id, last, open_ids)
             unknown = [row for row, state in states.items() if not self._is_known(row, state)]
             self._add_trials_to_cache(study_id, self._backend.read(unknown))
             for row in unknown:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -13,7 +13,7 @@ from phaze_opt.store.stored_study import StoredStudy
 from phaze_opt.store.ticket import TicketCounts
 from phaze_opt.study.baselines import outside_space
 from phaze_opt.study.best_design import BestDesign, best_design, best_to_json_dict
-from phaze_opt.study.standing import read_standing
+from phaze_opt.study.standing import Standing, read_standing
 
 StudyState = Literal["new", "running", "stopping", "stopped", "done", "proven", "failed"]
 
@@ -100,15 +100,27 @@ def next_command(name: str, total: int, resolved: ResolvedStudy) -> str:
     return f"phaze-opt study run {name}{option}"
 
 
-def summarise(study: StoredStudy) -> StudySummary:
-    """Return the state of a study."""
+def summarise(
+    study: StoredStudy,
+    standing_of: Callable[[], Standing] | None = None,
+    design_of: Callable[[StoredStudy, Standing], BestDesign | None] = best_design,
+) -> StudySummary:
+    """Return the state of a study.
+
+    Parameters
+    ----------
+    study
+        The study.
+    standing_of, design_of
+        What a page that stays open keeps: reads where the study stands, and its best design.
+    """
     office = study.office()
     # Read before the trials, so that a study that is done has all its trials.
     is_worked_on = presence.is_worked_on(study)
     counts, stopping, proven = office.counts(), office.stop_requested(), office.is_proven()
     # A study that an older program ran has tickets, but no target.
     target = office.target() or counts.done + counts.left or study.resolved.spec.search.trials
-    standing = read_standing(study)
+    standing = read_standing(study) if standing_of is None else standing_of()
     tally = standing.tally
     complete = tally.count("feasible", "infeasible")
     return StudySummary(
@@ -124,7 +136,7 @@ def summarise(study: StoredStudy) -> StudySummary:
         },
         target=target,
         left=0 if proven else max(0, min(counts.left, target - complete)),
-        best=best_design(study, standing),
+        best=design_of(study, standing),
         busy_s=standing.busy_s,
         rate_per_s=complete / standing.busy_s if standing.busy_s > 0 else None,
         cached_share=_share(tally.total("cached"), tally.total("evaluated")),
