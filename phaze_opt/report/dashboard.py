@@ -28,6 +28,7 @@ from phaze_opt.store.failures import database_errors
 from phaze_opt.store.publication import publication_mark
 from phaze_opt.store.storage import Storage
 from phaze_opt.store.studies import study_uids
+from phaze_opt.store.ticket import TicketCounts
 from phaze_opt.study.study import Study, list_summaries, load_study
 
 _STUDY, _STATE, _ASSETS = "/study/", "/state/", "/phaze/"
@@ -196,7 +197,7 @@ class Pages:
     def _page(self, name: str) -> str:
         """Return the page of a study."""
         study = load_study(name, self._given)
-        key = _key(study)
+        key = _key(study, study.office().counts())
         address = _STATE + quote(name, safe="")
         return self._shown(study, lambda view: study_page(view, key, address))
 
@@ -214,9 +215,10 @@ class Pages:
         """Answer with what is new on the page of a study."""
         study = load_study(name, self._given)
         # Read before the state: at worst the page asks once too often.
-        key = _key(study)
+        counts = study.office().counts()
+        key = _key(study, counts)
         known = parse_qs(str(environ.get("QUERY_STRING", ""))).get("key", [""])[0]
-        running = bool(study.office().counts().running)
+        running = bool(counts.running)
         body = to_json({"key": key, "running": running})
         if known != key:
             with database_errors(self._given.shown):
@@ -225,11 +227,10 @@ class Pages:
         return [body]
 
 
-def _key(study: Study) -> str:
+def _key(study: Study, counts: TicketCounts) -> str:
     """Name what a page shows of a study; another key means that something on it may be new."""
-    office = study.office()
-    counts = office.counts()
-    parts = (counts.done, counts.left, counts.running, counts.failed, office.stop_requested())
+    stopping = study.office().stop_requested()
+    parts = (counts.done, counts.left, counts.running, counts.failed, stopping)
     # What the end of a run adds to the best design is there once the study is written anew.
     written = publication_mark(study.storage, study.uid)
     return "-".join([*(str(int(part)) for part in parts), str(written)])

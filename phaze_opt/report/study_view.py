@@ -46,12 +46,11 @@ from phaze_opt.store.artifacts import ARTIFACT_KEY
 from phaze_opt.store.damage import damages
 from phaze_opt.store.failures import database_errors
 from phaze_opt.store.publication import publication_mark
-from phaze_opt.store.stored_study import StoredStudy
-from phaze_opt.study.best_design import BestDesign, best_design
+from phaze_opt.study.best_design import BestDesign
 from phaze_opt.study.neighbourhood import DesignStep, evaluated_steps, known_steps
 from phaze_opt.study.standing import Standing
 from phaze_opt.study.study import Study
-from phaze_opt.study.summary import StudySummary, summarise
+from phaze_opt.study.summary import StudySummary, SummaryParts, summarise
 from phaze_opt.study.trial_book import TrialBook
 from phaze_opt.units import counted, format_seconds
 
@@ -146,11 +145,46 @@ class _OfTheBest:
     steps: tuple[DesignStep, ...]
 
 
+class _Kept(SummaryParts):
+    """What a page keeps of a study."""
+
+    def __init__(self, study: Study, book: TrialBook) -> None:
+        super().__init__(study)
+        self._book = book
+        self._outside: dict[str, str] | None = None
+        self._designs: dict[object, BestDesign | None] = {}
+        self.of_the_best: dict[object, _OfTheBest] = {}
+
+    def standing(self) -> Standing:
+        """Read the trials that changed."""
+        return self._book.read()
+
+    def design(self, standing: Standing) -> BestDesign | None:
+        """Return the best design; what belongs to it is forgotten if it may be another one."""
+        study = self._study
+        # The end of a run adds to the best design, and then the study is written anew.
+        written = (
+            None if standing.tally.count("running") else publication_mark(study.storage, study.uid)
+        )
+        best = None if standing.best is None else standing.best.number
+        key = (best, tuple(trial.number for trial in standing.front), written)
+        if key not in self._designs:
+            self._designs, self.of_the_best = {key: super().design(standing)}, {}
+        return self._designs[key]
+
+    def outside(self) -> dict[str, str]:
+        """Return why no trial can find a baseline, which never changes."""
+        if self._outside is None:
+            self._outside = super().outside()
+        return self._outside
+
+    def codes(self) -> dict[str, int]:
+        """Count nothing: no page shows it, and it takes a look at all tickets."""
+        return {}
+
+
 class LiveView:
     """Keeps what a page shows of a study, and reads only what is new.
-
-    What belongs to the best design is read again when there is another one, and whenever nothing
-    runs and the study has been written anew: the end of a run adds to it.
 
     Parameters
     ----------
@@ -163,28 +197,17 @@ class LiveView:
     ) -> None:
         self._study, self._most, self._evaluate = study, most_trials, evaluate
         self._book = TrialBook(study, max(most_trials, _SHOWN_DESIGNS))
+        self._kept = _Kept(study, self._book)
         self._hovers: dict[int, str] = {}
-        self._designs: dict[object, BestDesign | None] = {}
-        self._parts: dict[object, _OfTheBest] = {}
 
     def view(self) -> StudyView:
         """Read what is new, and say all that a page shows."""
-        study, book = self._study, self._book
-        runs = study.office().counts().running > 0
-        written = None if runs else publication_mark(study.storage, study.uid)
-
-        def design(stored: StoredStudy, standing: Standing) -> BestDesign | None:
-            number = None if standing.best is None else standing.best.number
-            key = (number, tuple(trial.number for trial in standing.front), written)
-            if key not in self._designs:
-                self._designs, self._parts = {key: best_design(stored, standing)}, {}
-            return self._designs[key]
-
-        summary = summarise(study, book.read, design)
-        parts = self._parts.get(summary.state)
+        study, book, kept = self._study, self._book, self._kept
+        summary = summarise(study, kept)
+        parts = kept.of_the_best.get(summary.state)
         if parts is None:
             parts = _of_the_best(study, summary, evaluate=self._evaluate)
-            self._parts = {summary.state: parts}
+            kept.of_the_best = {summary.state: parts}
         best, columns = summary.best, SearchedColumns(summary.resolved.spec)
         return StudyView(
             name=summary.name,

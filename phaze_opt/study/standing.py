@@ -70,7 +70,7 @@ def read_standing(study: StoredStudy) -> Standing:
     rest, facts = _facts_and_rest(study)
     return Standing(
         tally=facts.tally() + Tally.of(facts_of(study.resolved, trial) for trial in rest),
-        busy_s=busy_s([*facts.intervals(), *_intervals(rest)]),
+        busy_s=busy_s(_array([*facts.intervals(), *_intervals(rest)], 2)),
         best=_best(study, facts, rest),
         front=_front(study, facts, rest),
     )
@@ -157,11 +157,11 @@ def prepare_trials(study: StoredStudy) -> None:
     _write_missing(study, rows, check=True)
 
 
-def busy_s(intervals: Sequence[tuple[float, float]]) -> float:
-    """Return the seconds that lie in at least one interval, given by start and end."""
-    if not intervals:
+def busy_s(intervals: FloatArray) -> float:
+    """Return the seconds that lie in at least one interval, each with its start and end."""
+    if not len(intervals):
         return 0.0
-    starts, ends = _array(intervals, 2).T
+    starts, ends = intervals.T
     order = np.lexsort((ends, starts))
     starts, ends = starts[order], ends[order]
     until = np.concatenate(([-np.inf], np.maximum.accumulate(ends)[:-1]))

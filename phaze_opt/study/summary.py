@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -100,27 +100,44 @@ def next_command(name: str, total: int, resolved: ResolvedStudy) -> str:
     return f"phaze-opt study run {name}{option}"
 
 
-def summarise(
-    study: StoredStudy,
-    standing_of: Callable[[], Standing] | None = None,
-    design_of: Callable[[StoredStudy, Standing], BestDesign | None] = best_design,
-) -> StudySummary:
-    """Return the state of a study.
+class SummaryParts:
+    """What takes long to read of a study; a page that stays open keeps some of it."""
 
-    Parameters
-    ----------
-    study
-        The study.
-    standing_of, design_of
-        What a page that stays open keeps: reads where the study stands, and its best design.
-    """
+    def __init__(self, study: StoredStudy) -> None:
+        self._study = study
+
+    def standing(self) -> Standing:
+        """Return where the study stands."""
+        return read_standing(self._study)
+
+    def design(self, standing: Standing) -> BestDesign | None:
+        """Return the best design with its evaluations."""
+        return best_design(self._study, standing)
+
+    def outside(self) -> dict[str, str]:
+        """Return why no trial can find a baseline, by the names of those of which this holds."""
+        resolved = self._study.resolved
+        return {
+            baseline.name: reason
+            for baseline in resolved.baselines
+            if (reason := outside_space(resolved, baseline)) is not None
+        }
+
+    def codes(self) -> dict[str, int]:
+        """Count the trials by the hash of the code that ran them."""
+        return self._study.office().codes()
+
+
+def summarise(study: StoredStudy, parts: SummaryParts | None = None) -> StudySummary:
+    """Return the state of a study; ``parts`` may keep what it has read before."""
+    parts = parts or SummaryParts(study)
     office = study.office()
     # Read before the trials, so that a study that is done has all its trials.
     is_worked_on = presence.is_worked_on(study)
     counts, stopping, proven = office.counts(), office.stop_requested(), office.is_proven()
     # A study that an older program ran has tickets, but no target.
     target = office.target() or counts.done + counts.left or study.resolved.spec.search.trials
-    standing = read_standing(study) if standing_of is None else standing_of()
+    standing = parts.standing()
     tally = standing.tally
     complete = tally.count("feasible", "infeasible")
     return StudySummary(
@@ -136,20 +153,16 @@ def summarise(
         },
         target=target,
         left=0 if proven else max(0, min(counts.left, target - complete)),
-        best=design_of(study, standing),
+        best=parts.design(standing),
         busy_s=standing.busy_s,
         rate_per_s=complete / standing.busy_s if standing.busy_s > 0 else None,
         cached_share=_share(tally.total("cached"), tally.total("evaluated")),
         proven_schedule_share=_share(tally.total("proven"), tally.total("schedules")),
         quickly_proven_schedule_share=_share(tally.total("quickly_proven"), tally.total("needed")),
         why_infeasible=tally.violated,
-        outside={
-            baseline.name: reason
-            for baseline in study.resolved.baselines
-            if (reason := outside_space(study.resolved, baseline)) is not None
-        },
+        outside=parts.outside(),
         failures=tuple(office.reasons()),
-        codes=office.codes(),
+        codes=parts.codes(),
     )
 
 

@@ -7,10 +7,13 @@ are shown.
 from __future__ import annotations
 
 import json
+from array import array
 from bisect import bisect_left, insort
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
+
+import numpy as np
 
 from phaze_opt.store.stored_study import StoredStudy
 from phaze_opt.store.trial_facts import Tally, TrialFacts, trials_without_facts
@@ -61,7 +64,7 @@ class TrialBook:
         self.best: list[Ranked] = []
         self.open: list[TrialRecord] = []
         self._seen: set[int] = set()
-        self._intervals: list[tuple[float, float]] = []
+        self._intervals = array("d")
         self._tally = Tally()
         self._front: tuple[TrialRecord, ...] = ()
         self._last_row, self._open_rows = -1, set[int]()
@@ -114,6 +117,7 @@ class TrialBook:
         finished = [trial for trial in new if trial.kind in _FINISHED]
         self.open += [trial for trial in new if trial.kind not in _FINISHED]
         self._take([facts_of(self._study.resolved, trial) for trial in finished])
+        self._kept |= {trial.number: trial for trial in finished}
         if finished and len(spec.objectives) > 1:
             known = {trial.number: trial for trial in (*self._front, *finished)}
             self._front = tuple(front(spec, [known[number] for number in sorted(known)]))
@@ -134,7 +138,7 @@ class TrialBook:
         """Take in a finished trial."""
         self._seen.add(facts.number)
         if facts.started_s is not None and facts.ended_s is not None and facts.kind != "failed":
-            self._intervals.append((facts.started_s, facts.ended_s))
+            self._intervals.extend((facts.started_s, facts.ended_s))
         if facts.kind == "infeasible":
             insort(self.infeasible, facts.number)
         if facts.value_bin is None or facts.cost is None or facts.design is None:
@@ -155,4 +159,6 @@ class TrialBook:
         running = (facts_of(self._study.resolved, trial) for trial in self.open)
         best = self.trials([self.best[0][1]])[0] if self.best else None
         tally = self._tally + Tally.of(running)
-        return Standing(tally, busy_s(self._intervals), best, self._front)
+        # A copy: an array does not grow while numpy looks at it.
+        intervals = np.array(self._intervals).reshape(-1, 2)
+        return Standing(tally, busy_s(intervals), best, self._front)

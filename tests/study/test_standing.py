@@ -133,7 +133,7 @@ def test_busy_time_is_added_as_the_trials_come(pairs: list[tuple[int, int]], uni
     """To the last bit the sum of a loop over intervals that overlap."""
     intervals = [(start * unit, (start + length) * unit) for start, length in pairs]
     trials = [TrialRecord(0, "feasible", None, None, *times) for times in intervals]
-    assert busy_s(intervals) == plain_busy_s(trials)
+    assert busy_s(np.array(intervals).reshape(-1, 2)) == plain_busy_s(trials)
 
 
 @given(st.integers(1, 4), st.lists(st.integers(0, 6), max_size=1200))
