@@ -313,8 +313,8 @@ class TicketOffice:
         # Sorted here: SQLite would look at all tickets, which are in this order, for a few of them.
         query = select(TicketRow.k, TicketRow.reason).where(self._mine, _STATE == "failed")
         with self._storage.reading() as session:
-            rows = sorted(map(tuple, session.execute(query)), key=lambda row: row[0])
-        reasons = [str(reason or "unknown") for _, reason in rows]
+            by_ticket = {k: str(reason or "unknown") for k, reason in session.execute(query)}
+        reasons = [by_ticket[k] for k in sorted(by_ticket)]
         return list(dict.fromkeys(reason[:_LONGEST_REASON] for reason in reasons))
 
     def check(self, what: str) -> None:

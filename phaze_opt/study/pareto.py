@@ -55,9 +55,9 @@ def undominated(costs: FloatArray) -> IntArray:
 
 def _are_dominated(costs: FloatArray, by: FloatArray) -> BoolArray:
     """Whether each row is dominated by one of other rows."""
-    no_worse = (by[None] <= costs[:, None]).all(axis=2)
-    better = (by[None] < costs[:, None]).any(axis=2)
-    dominated: BoolArray = (no_worse & better).any(axis=1)
+    no_worse = np.all(by[None] <= costs[:, None], axis=2)
+    better = np.any(by[None] < costs[:, None], axis=2)
+    dominated: BoolArray = np.any(no_worse & better, axis=1)
     return dominated
 
 

@@ -35,7 +35,6 @@ from phaze_opt.study.watching import Watcher
 if TYPE_CHECKING:
     from optuna.study import Study
     from optuna.trial import Trial
-    from sqlalchemy.orm import Session
 
 
 CONSTRAINT_KEY = "violation"
@@ -254,7 +253,7 @@ class Worker:
             self.office.acquit_others(ticket)
         return finished[-1]
 
-    def _finish_in(self, ticket: Ticket, session: Session, trial: FrozenTrial) -> bool:
+    def _finish_in(self, ticket: Ticket, session: Any, trial: FrozenTrial) -> bool:
         """Close a ticket and write the facts of its trial, in the transaction that ends both."""
         facts = facts_of(self.resolved, read_trial(self.resolved, trial))
         write_facts(session, self.office.study_uid, {trial._trial_id: facts})
