@@ -58,13 +58,14 @@ def enlarge(study: StoredStudy, total: int, seed: int = 0) -> None:
         first = max(trial["trial_id"] for trial in found) + 1 - len(own)
         held = select(tickets).where(tickets.c.study_uid == study.uid).limit(1)
         ticket = dict(session.execute(held).mappings().one())
-        content: dict[str, dict[int, list[dict[str, Any]]]] = {}
+        content: dict[str, defaultdict[int, list[dict[str, Any]]]] = {}
         for name, table in tables.tables.items():
             if name.startswith("trial_") and "trial_id" in table.c:
                 rows = content[name] = defaultdict(list)
                 (key,) = table.primary_key
-                for row in session.execute(select(table)).mappings():
-                    rows[row["trial_id"]].append({k: v for k, v in row.items() if k != key.name})
+                for found_row in session.execute(select(table)).mappings():
+                    kept = {k: v for k, v in found_row.items() if k != key.name}
+                    rows[kept["trial_id"]].append(kept)
         for start in range(len(own), total, _AT_ONCE):
             new: dict[str, list[dict[str, Any]]] = defaultdict(list)
             for number in range(start, min(total, start + _AT_ONCE)):
@@ -174,14 +175,15 @@ def start(url: str) -> None:
 
     study = load_study("quickstart", open_storage(url))
     ask: Callable[..., Any] = worker_module.Worker._ask
-    worker_module.Worker._ask = asked  # type: ignore[method-assign]
+    worker_class: Any = worker_module.Worker
+    worker_class._ask = asked
     try:
         with measured("run until its first trial"):
             study.run(study.office().counts().done + 1, show=Publisher)
     except Asked:
         pass
     finally:
-        worker_module.Worker._ask = ask  # type: ignore[method-assign]
+        worker_class._ask = ask
 
 
 COMMANDS = (

@@ -24,7 +24,7 @@ from phaze_opt.store.trial_facts import trials_without_facts
 from phaze_opt.study.pareto import front, undominated
 from phaze_opt.study.standing import busy_s, find_best, prepare_trials, read_standing
 from phaze_opt.study.study import Study, create_study, load_study
-from phaze_opt.study.trials import TrialRecord, best_trial
+from phaze_opt.study.trials import TrialRecord, best_trial, read_trial
 from tests.benchmarks.large_study import enlarge
 from tests.study.fakes import TOY, toy_evaluator, toy_spec, toy_study
 
@@ -170,7 +170,8 @@ def test_statements_do_not_grow_with_the_trials(
     sqlite_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A summary and the start of a run send as many of them for 3,000 trials as for 30."""
-    study, counts, read = toy_study(sqlite_url), [], []
+    study, counts = toy_study(sqlite_url), []
+    read: list[int] = []
     study.run(30)
     monkeypatch.setattr(standing_module, "read_trial", _counted(read))
     for total in (30, 1_500):
@@ -186,13 +187,12 @@ def test_statements_do_not_grow_with_the_trials(
 
 def _counted(read: list[int]) -> Any:
     """Return a function that reads trials, and notes their numbers."""
-    real = standing_module.read_trial
 
-    def read_trial(resolved: Any, trial: Any) -> TrialRecord:
+    def noted(resolved: Any, trial: Any) -> TrialRecord:
         read.append(trial.number)
-        return real(resolved, trial)
+        return read_trial(resolved, trial)
 
-    return read_trial
+    return noted
 
 
 def test_a_database_of_an_older_program(sqlite_url: str) -> None:

@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
-import phaze_opt.study.standing as standing_module
 from phaze_opt.report.study_view import LiveView
+from phaze_opt.store.damage import DamagedError
 from phaze_opt.study.pareto import front
 from phaze_opt.study.standing import read_standing
 from phaze_opt.study.study import Study
 from phaze_opt.study.trial_book import TrialBook
-from phaze_opt.study.trials import TrialRecord
+from phaze_opt.study.trials import TrialRecord, read_trial
 from tests.benchmarks.large_study import enlarge
 from tests.study.fakes import toy_study
 
@@ -31,12 +31,12 @@ def test_read_bit_by_bit(any_url: str, objectives: Any) -> None:
     book = TrialBook(study, 5)
     assert book.read() == read_standing(study) and book.total == 0 and book.last == -1
     study.run(3)
-    for trials in (8, 12, 13):
+    for total in (8, 12, 13):
         # The end of the run closes this trial, which has no ticket.
         study.optuna_study.ask()
         book.read()
         assert [trial.kind for trial in book.open] == ["running"]
-        study.run(trials)
+        study.run(total)
         assert book.read() == read_standing(study)
         fresh = TrialBook(study, 5)
         fresh.read()
@@ -53,18 +53,18 @@ def test_read_bit_by_bit(any_url: str, objectives: Any) -> None:
 
 def test_a_page_reads_only_what_changed(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A further look at a study reads no trial, and one after another trial reads that one."""
-    study, read = toy_study(sqlite_url), []
+    study = toy_study(sqlite_url)
+    read: list[int] = []
     study.run(12)
     enlarge(study, 1_000)
     live = LiveView(study)
     live.view()
-    real = standing_module.read_trial
 
     def noted(resolved: Any, trial: Any) -> TrialRecord:
         read.append(trial.number)
-        return real(resolved, trial)
+        return read_trial(resolved, trial)
 
-    monkeypatch.setattr(standing_module, "read_trial", noted)
+    monkeypatch.setattr("phaze_opt.study.standing.read_trial", noted)
     live.view()
     assert read == []
     enlarge(study, 1_001)
@@ -78,5 +78,5 @@ def test_a_damaged_fact_is_said(sqlite_url: str) -> None:
     study.run(3)
     with study.storage.writing() as session:
         session.execute(text("UPDATE phaze_facts SET number = number + 1000000"))
-    with pytest.raises(standing_module.DamagedError, match="What is stored of the trials"):
+    with pytest.raises(DamagedError, match="What is stored of the trials"):
         study.best()
