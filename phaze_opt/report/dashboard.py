@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from socketserver import ThreadingMixIn
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import parse_qs, quote
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
@@ -21,13 +21,14 @@ from phaze_opt.errors import InputError, NotFoundError, PhazeError
 from phaze_opt.report.guard import guarded, html_response
 from phaze_opt.report.optuna_pages import RankedTrials, optuna_pages
 from phaze_opt.report.page import plotly_script, problem_page, studies_page, study_page, study_state
-from phaze_opt.report.study_view import view_of
+from phaze_opt.report.study_view import LiveView, StudyView
 from phaze_opt.report.templates import asset
 from phaze_opt.store.artifacts import DatabaseArtifacts
 from phaze_opt.store.failures import database_errors
 from phaze_opt.store.publication import publication_mark
 from phaze_opt.store.storage import Storage
 from phaze_opt.store.studies import study_uids
+from phaze_opt.store.ticket import TicketCounts
 from phaze_opt.study.study import Study, list_summaries, load_study
 
 _STUDY, _STATE, _ASSETS = "/study/", "/state/", "/phaze/"
@@ -39,6 +40,8 @@ _ASSET_TYPES = {
 _JSON = "application/json; charset=utf-8"
 _OK, _NOT_FOUND, _WRONG = "200 OK", "404 Not Found", "500 Internal Server Error"
 _SLOWEST_S = 60
+
+Shown = TypeVar("Shown")
 
 # Optuna Dashboard writes tracebacks of requests that it does not understand.
 logging.getLogger("optuna_dashboard").addHandler(logging.NullHandler())
@@ -129,8 +132,8 @@ def address_of(server: DashboardServer, name: str | None = None) -> str:
 class Pages:
     """The application behind the guard.
 
-    Finished trials are read once and kept (`RankedTrials`), until a study is deleted: its number
-    may then become that of another one.
+    Finished trials are read once and kept (`RankedTrials` for Optuna Dashboard, `LiveView` for our
+    pages), until a study is deleted: its number may then become that of another one.
     """
 
     def __init__(self, storage: Storage) -> None:
@@ -142,14 +145,14 @@ class Pages:
     def _open(self) -> None:
         """Begin to keep trials anew."""
         trials = RankedTrials(self._given)
-        self._storage = trials.as_storage()
+        self._views: dict[tuple[str, str, int], tuple[threading.Lock, LiveView]] = {}
         self._optuna = optuna_pages(trials, DatabaseArtifacts(self._given))
 
     def read_ahead(self, name: str) -> None:
         """Read the trials of a study before someone asks for them."""
         # What is wrong with the study is said on its page.
         with suppress(PhazeError):
-            load_study(name, self._storage).trials()
+            self._shown(load_study(name, self._given), lambda view: None)
 
     def __call__(
         self, environ: dict[str, Any], start_response: Callable[..., Any]
@@ -188,37 +191,46 @@ class Pages:
 
     def _list(self) -> str:
         """Return the page of all studies."""
-        summaries, unreadable = list_summaries(self._storage)
+        summaries, unreadable = list_summaries(self._given)
         return studies_page(self._given.shown, summaries, unreadable)
 
     def _page(self, name: str) -> str:
         """Return the page of a study."""
-        study = load_study(name, self._storage)
-        key = _key(study)
-        return study_page(view_of(study), key, _STATE + quote(name, safe=""))
+        study = load_study(name, self._given)
+        key = _key(study, study.office().counts())
+        address = _STATE + quote(name, safe="")
+        return self._shown(study, lambda view: study_page(view, key, address))
+
+    def _shown(self, study: Study, show: Callable[[StudyView], Shown]) -> Shown:
+        """Show a study as it is now; its trials that were read before are not read again."""
+        name = (study.uid, study.name, study.optuna_id)
+        with self._lock:
+            lock, live = self._views.setdefault(name, (threading.Lock(), LiveView(study)))
+        with lock:
+            return show(live.view())
 
     def _state(
         self, name: str, environ: dict[str, Any], start_response: Callable[..., Any]
     ) -> Iterable[bytes]:
         """Answer with what is new on the page of a study."""
-        study = load_study(name, self._storage)
+        study = load_study(name, self._given)
         # Read before the state: at worst the page asks once too often.
-        key = _key(study)
+        counts = study.office().counts()
+        key = _key(study, counts)
         known = parse_qs(str(environ.get("QUERY_STRING", ""))).get("key", [""])[0]
-        running = bool(study.office().counts().running)
+        running = bool(counts.running)
         body = to_json({"key": key, "running": running})
         if known != key:
             with database_errors(self._given.shown):
-                body = study_state(view_of(study), key)
+                body = self._shown(study, lambda view: study_state(view, key))
         start_response(_OK, [("Content-Type", _JSON), ("Cache-Control", "no-store")])
         return [body]
 
 
-def _key(study: Study) -> str:
+def _key(study: Study, counts: TicketCounts) -> str:
     """Name what a page shows of a study; another key means that something on it may be new."""
-    office = study.office()
-    counts = office.counts()
-    parts = (counts.done, counts.left, counts.running, counts.failed, office.stop_requested())
+    stopping = study.office().stop_requested()
+    parts = (counts.done, counts.left, counts.running, counts.failed, stopping)
     # What the end of a run adds to the best design is there once the study is written anew.
     written = publication_mark(study.storage, study.uid)
     return "-".join([*(str(int(part)) for part in parts), str(written)])

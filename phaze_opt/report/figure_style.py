@@ -120,3 +120,15 @@ def thinned(items: Sequence[Item], most: int) -> list[Item]:
     if len(items) <= most:
         return list(items)
     return [items[(at + 1) * len(items) // most - 1] for at in range(most)]
+
+
+def steadily_thinned(items: Sequence[Item], most: int) -> list[Item]:
+    """Return at most so many items, evenly spaced, and the last one.
+
+    Of a list that grows, the same items are returned, and the newest, until it has doubled.
+    """
+    step = 1
+    while -(-len(items) // step) + 1 > most and len(items) > most:
+        step *= 2
+    kept = list(items[::step])
+    return kept if (len(items) - 1) % step == 0 or not items else [*kept, items[-1]]

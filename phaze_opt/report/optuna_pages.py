@@ -24,8 +24,8 @@ from phaze_opt.store.artifacts import DatabaseArtifacts
 from phaze_opt.store.failures import is_wrong_value
 from phaze_opt.store.storage import Storage
 from phaze_opt.store.trial_storage import RunningTrials
+from phaze_opt.study.standing import find_best
 from phaze_opt.study.study import load_study
-from phaze_opt.study.trials import best_trial
 
 _View = Callable[..., Any]
 
@@ -46,7 +46,7 @@ class RankedTrials(RunningTrials):
         name = self.get_study_name_from_id(study_id)
         # What is wrong with the study is said on our page of it.
         with suppress(PhazeError):
-            best = best_trial(load_study(name, self.as_storage()).trials())
+            best = find_best(load_study(name, self._storage))
             if best is not None:
                 return self.get_all_trials(study_id, deepcopy=False)[best.number]
         return super().get_best_trial(study_id)

@@ -12,7 +12,6 @@ import json
 import time
 import uuid
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from phaze_opt.report.artifacts import ArtifactFile, trial_files, trial_note
@@ -20,14 +19,13 @@ from phaze_opt.report.figure_style import titled
 from phaze_opt.report.markdown import note_of
 from phaze_opt.report.notes import joined_note
 from phaze_opt.report.plots.by_kind import TITLES, all_plots
-from phaze_opt.report.study_view import view_of
+from phaze_opt.report.study_view import LiveView, StudyView, view_of
 from phaze_opt.report.study_words import design_words
 from phaze_opt.sharing.attached_files import FileFacts, file_attributes
 from phaze_opt.spec.ordering import Rank
 from phaze_opt.spec.space import point_of
 from phaze_opt.store.artifacts import DatabaseArtifacts
 from phaze_opt.store.leases import new_token
-from phaze_opt.store.opening import reading_once
 from phaze_opt.store.publication import (
     claim_publication,
     end_publication,
@@ -35,8 +33,9 @@ from phaze_opt.store.publication import (
 )
 from phaze_opt.store.stored_study import StoredStudy
 from phaze_opt.study.best_design import design_of
+from phaze_opt.study.standing import find_best
 from phaze_opt.study.study import Study, study_of
-from phaze_opt.study.trials import Metrics, best_trial
+from phaze_opt.study.trials import Metrics
 
 if TYPE_CHECKING:
     from optuna.trial import Trial
@@ -73,8 +72,8 @@ class Publisher:
     """
 
     def __init__(self, stored: StoredStudy) -> None:
-        # Trials are read often, and each finished one only once.
-        self._study = study_of(replace(stored, storage=reading_once(stored.storage)))
+        self._study = study_of(stored)
+        self._live: LiveView | None = None
         self._token = new_token()
         self._best: Rank | None = None
         self._looks_s = 0.0
@@ -119,7 +118,8 @@ class Publisher:
         started_s = time.monotonic()
         study = self._study
         try:
-            publish(study)
+            self._live = self._live or LiveView(study)
+            publish(study, self._live.view())
         finally:
             took_s = time.monotonic() - started_s
             pause_s = max(PAUSE_S, _PAUSE_PER_WRITING * took_s)
@@ -130,7 +130,7 @@ class Publisher:
         if self._best is not None and self._best.key <= rank.key:
             return False
         # Another worker may have found a better one since.
-        best = best_trial(self._study.trials())
+        best = find_best(self._study)
         self._best = None if best is None else best.rank
         return self._best is None or rank.key < self._best.key
 
@@ -144,9 +144,9 @@ class Publisher:
             self._study.storage.optuna.set_trial_system_attr(trial._trial_id, key, value)
 
 
-def publish(study: Study) -> None:
+def publish(study: Study, view: StudyView | None = None) -> None:
     """Write the note and the plots of a study, as Optuna Dashboard keeps them."""
-    view = view_of(study)
+    view = view_of(study) if view is None else view
     plots: dict[str, Any] = {}
     for kind, figure in all_plots(view).items():
         text = json.dumps(titled(figure, TITLES[kind]), ensure_ascii=False, allow_nan=False)

@@ -45,14 +45,19 @@ from phaze_opt.report.words import (
 from phaze_opt.store.artifacts import ARTIFACT_KEY
 from phaze_opt.store.damage import damages
 from phaze_opt.store.failures import database_errors
+from phaze_opt.store.publication import publication_mark
 from phaze_opt.study.best_design import BestDesign
 from phaze_opt.study.neighbourhood import DesignStep, evaluated_steps, known_steps
+from phaze_opt.study.standing import Standing
 from phaze_opt.study.study import Study
-from phaze_opt.study.summary import StudySummary
+from phaze_opt.study.summary import StudySummary, SummaryParts, summarise
+from phaze_opt.study.trial_book import TrialBook
 from phaze_opt.units import counted, format_seconds
 
 MOST_TRIALS = 200
 """Trials that a page lists: the best ones, and below them the latest of the others."""
+
+_SHOWN_DESIGNS = 20
 
 QUESTION = "Which accelerator "
 """What the question of every study begins with."""
@@ -93,6 +98,10 @@ class StudyView:
         How it is found again: lines for a shell, and the study file.
     files
         Names of the files that the best trial has, and their addresses in the dashboard.
+    book
+        The trials.
+    hovers
+        What is said of a trial where the pointer is, by number, as far as it was asked for.
     headers, trials
         Columns of numbers and words with their units, and the trials, the best first.
     steps
@@ -112,6 +121,8 @@ class StudyView:
     commands: tuple[str, ...]
     file: str
     files: tuple[tuple[str, str], ...]
+    book: TrialBook
+    hovers: dict[int, str]
     headers: tuple[str, ...]
     trials: tuple[TrialLine, ...]
     certificate: CertifiedAnswer | None
@@ -121,6 +132,100 @@ class StudyView:
     def best(self) -> BestDesign | None:
         """The best design of the trials."""
         return self.summary.best
+
+
+@dataclass(frozen=True)
+class _OfTheBest:
+    """What a page shows of the best design, which changes seldom."""
+
+    compared: tuple[ComparedDesign, ...]
+    binding: tuple[Fact, ...]
+    files: tuple[tuple[str, str], ...]
+    certificate: CertifiedAnswer | None
+    steps: tuple[DesignStep, ...]
+
+
+class _Kept(SummaryParts):
+    """What a page keeps of a study."""
+
+    def __init__(self, study: Study, book: TrialBook) -> None:
+        super().__init__(study)
+        self._book = book
+        self._outside: dict[str, str] | None = None
+        self._designs: dict[object, BestDesign | None] = {}
+        self.of_the_best: dict[object, _OfTheBest] = {}
+
+    def standing(self) -> Standing:
+        """Read the trials that changed."""
+        return self._book.read()
+
+    def design(self, standing: Standing) -> BestDesign | None:
+        """Return the best design; what belongs to it is forgotten if it may be another one."""
+        study = self._study
+        # The end of a run adds to the best design, and then the study is written anew.
+        written = (
+            None if standing.tally.count("running") else publication_mark(study.storage, study.uid)
+        )
+        best = None if standing.best is None else standing.best.number
+        key = (best, tuple(trial.number for trial in standing.front), written)
+        if key not in self._designs:
+            self._designs, self.of_the_best = {key: super().design(standing)}, {}
+        return self._designs[key]
+
+    def outside(self) -> dict[str, str]:
+        """Return why no trial can find a baseline, which never changes."""
+        if self._outside is None:
+            self._outside = super().outside()
+        return self._outside
+
+    def codes(self) -> dict[str, int]:
+        """Count nothing: no page shows it, and it takes a look at all tickets."""
+        return {}
+
+
+class LiveView:
+    """Keeps what a page shows of a study, and reads only what is new.
+
+    Parameters
+    ----------
+    study, most_trials, evaluate
+        See `view_of`.
+    """
+
+    def __init__(
+        self, study: Study, most_trials: int = MOST_TRIALS, evaluate: bool = False
+    ) -> None:
+        self._study, self._most, self._evaluate = study, most_trials, evaluate
+        self._book = TrialBook(study, max(most_trials, _SHOWN_DESIGNS))
+        self._kept = _Kept(study, self._book)
+        self._hovers: dict[int, str] = {}
+
+    def view(self) -> StudyView:
+        """Read what is new, and say all that a page shows."""
+        study, book, kept = self._study, self._book, self._kept
+        summary = summarise(study, kept)
+        parts = kept.of_the_best.get(summary.state)
+        if parts is None:
+            parts = _of_the_best(study, summary, evaluate=self._evaluate)
+            kept.of_the_best = {summary.state: parts}
+        best, columns = summary.best, SearchedColumns(summary.resolved.spec)
+        return StudyView(
+            name=summary.name,
+            study_id=study.optuna_id,
+            summary=summary,
+            question=_question(summary),
+            state=state_words(summary),
+            headline="" if best is None else value_words(best.spec, best.metrics.values),
+            answer=() if best is None else tuple(_answer(best)),
+            **vars(parts),
+            effort=tuple(_effort(summary)),
+            commands=tuple(reproduce_commands(summary)),
+            file=study_file(summary.resolved.spec),
+            book=book,
+            hovers=self._hovers,
+            headers=columns.named_headers,
+            trials=tuple(trial_lines(book, columns, self._most)),
+        )
 
 
 def view_of(study: Study, most_trials: int = MOST_TRIALS, *, evaluate: bool = False) -> StudyView:
@@ -136,26 +241,16 @@ def view_of(study: Study, most_trials: int = MOST_TRIALS, *, evaluate: bool = Fa
         Whether steps from the best design that nobody has evaluated yet are evaluated, and stored
         where the database can be written.
     """
-    summary = study.summary()
-    certificate = certified_answer(study)
-    best = summary.best
-    columns = SearchedColumns(summary.resolved.spec)
-    return StudyView(
-        name=summary.name,
-        study_id=study.optuna_id,
-        summary=summary,
-        question=_question(summary),
-        state=state_words(summary),
-        headline="" if best is None else value_words(best.spec, best.metrics.values),
-        answer=() if best is None else tuple(_answer(best)),
+    return LiveView(study, most_trials, evaluate).view()
+
+
+def _of_the_best(study: Study, summary: StudySummary, *, evaluate: bool) -> _OfTheBest:
+    """Read what a page shows of the best design."""
+    certificate, best = certified_answer(study), summary.best
+    return _OfTheBest(
         compared=tuple(compared_designs(summary, study.baselines(), certificate)),
         binding=() if best is None else tuple(_binding(best)),
-        effort=tuple(_effort(summary)),
-        commands=tuple(reproduce_commands(summary)),
-        file=study_file(summary.resolved.spec),
         files=() if best is None else tuple(_files(study, best.number)),
-        headers=columns.named_headers,
-        trials=tuple(trial_lines(summary.records, columns, most_trials)),
         certificate=certificate,
         steps=() if best is None else _steps(study, best, evaluate=evaluate),
     )

@@ -16,7 +16,8 @@ for trials and transactions for the tables of this program (prefix ``phaze_``).
 - `workers`: the workers that hold tickets of a study; `presence`: the runs that work on it.
 - `caches`: evaluations and schedules, each computed once for all studies.
 - `stored_results`: stored evaluations and schedules as text, many at once.
-- `trial_rows`: rows of trials, read and written many at once.
+- `trial_rows`: rows of trials, read and written many at once; `trial_facts`: what answers need of
+  finished trials, counted and ordered by SQL.
 - `trial_storage`: Optuna's storage; it keeps a running trial in memory, and writes it at once.
 - `optuna_private`: every private name of Optuna that the program uses, for one version of it.
 - `enumerations`: bounds and answers of enumerations.

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import MetaData, column, delete, select, table
+from sqlalchemy import MetaData, delete, select
 
 from phaze_opt.errors import InputError, PhazeError
 from phaze_opt.spec.space import Space, distributions
 from phaze_opt.store.storage import Storage
+from phaze_opt.store.trial_rows import TRIAL, read_trials
 
 if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
@@ -31,8 +32,6 @@ DAMAGES = (
 """Errors that reading raises if a row holds an unexpected type, size or word."""
 
 _LONGEST_REASON = 200
-
-_TRIALS = table("trials", column("trial_id"), column("number"), column("study_id"))
 
 
 class DamagedError(InputError):
@@ -80,7 +79,23 @@ def read_all_trials(storage: Storage, study_id: int, what: str) -> list[FrozenTr
                 raise TypeError(f"its number is {trial.number!r}")
         return sorted(trials, key=lambda trial: trial.number)
     except DAMAGES as error:
-        number = _first_damaged(storage, study_id)
+        number = _first_damaged(storage, TRIAL.c.study_id == study_id)
+        raise DamagedError(f"Trial {number} of {what} is damaged ({_reason(error)}).") from error
+
+
+def read_some_trials(storage: Storage, what: str, *conditions: Any) -> list[FrozenTrial]:
+    """Read trials by conditions on the columns of Optuna's table, in the order of their rows.
+
+    Raises
+    ------
+    DamagedError
+        If a trial cannot be read; the sentence names the first.
+    """
+    try:
+        with storage.reading() as session:
+            return read_trials(session.connection(), *conditions)
+    except DAMAGES as error:
+        number = _first_damaged(storage, *conditions)
         raise DamagedError(f"Trial {number} of {what} is damaged ({_reason(error)}).") from error
 
 
@@ -114,11 +129,11 @@ def delete_unread(storage: Storage, study_id: int) -> None:
                 session.execute(delete(rows).where(rows.c.trial_id.in_(own)))
 
 
-def _first_damaged(storage: Storage, study_id: int) -> object:
+def _first_damaged(storage: Storage, *conditions: Any) -> object:
     """Return the number of the first trial that cannot be read; ``"list"`` if each can be read."""
-    query = select(_TRIALS.c.trial_id, _TRIALS.c.number).where(_TRIALS.c.study_id == study_id)
+    query = select(TRIAL.c.trial_id, TRIAL.c.number).where(*conditions)
     with storage.reading() as session:
-        rows = session.execute(query.order_by(_TRIALS.c.trial_id)).all()
+        rows = session.execute(query.order_by(TRIAL.c.trial_id)).all()
     for trial_id, number in rows:
         try:
             if not isinstance(storage.optuna.get_trial(trial_id).number, int):

@@ -55,9 +55,19 @@ class Storage:
             yield session
 
     @contextmanager
-    def reading(self) -> Iterator[Session]:
-        """Open a transaction that only reads, and therefore waits for no lock."""
-        engine = self.engine.execution_options(**READ_ONLY)
+    def reading(self, *, consistent: bool = False) -> Iterator[Session]:
+        """Open a transaction that only reads, and therefore waits for no lock.
+
+        Parameters
+        ----------
+        consistent
+            Whether all its statements see the database as it was at the first, as they always do in
+            SQLite.
+        """
+        options = dict(READ_ONLY)
+        if consistent and self.engine.dialect.name == "postgresql":
+            options["isolation_level"] = "REPEATABLE READ"
+        engine = self.engine.execution_options(**options)
         with database_errors(self.shown), Session(engine) as session:
             yield session
 

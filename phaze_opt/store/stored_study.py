@@ -20,14 +20,21 @@ from optuna.trial import FrozenTrial
 from phaze_opt.codec import from_builtins, from_json, to_json
 from phaze_opt.errors import ConflictError, InputError, NotFoundError
 from phaze_opt.spec.frozen import ResolvedStudy
-from phaze_opt.store.damage import DamagedError, check_trial, damages, read_all_trials
+from phaze_opt.store.damage import (
+    DamagedError,
+    check_trial,
+    damages,
+    read_all_trials,
+    read_some_trials,
+)
 from phaze_opt.store.failures import database_errors
 from phaze_opt.store.leases import DEFAULT_LEASE_S
 from phaze_opt.store.storage import Storage, write_shared
 from phaze_opt.store.studies import UID_KEY, delete_rows, uid_of
 from phaze_opt.store.tables import StudyRow, WorkloadRow
 from phaze_opt.store.tickets import TicketOffice
-from phaze_opt.store.trial_rows import best_value
+from phaze_opt.store.trial_facts import FactsOfStudy
+from phaze_opt.store.trial_rows import TRIAL, best_value, study_number
 from phaze_opt.workload.graph import Workload
 from phaze_opt.workload.workload_file import parse_workload
 
@@ -65,7 +72,7 @@ class StoredStudy:
     def optuna_id(self) -> int:
         """Optuna's number of the study; a rename in the dashboard changes it."""
         with self._reading():
-            return self.storage.optuna.get_study_id_from_name(self.name)
+            return study_number(self.storage, self.name)
 
     def check_exists(self) -> None:
         """Make sure that nobody has deleted or renamed the study.
@@ -135,6 +142,21 @@ class StoredStudy:
         with database_errors(self.storage.shown):
             return read_all_trials(self.storage, self.optuna_id, f"the study {self.name!r}")
 
+    def some_trials(self, *conditions: Any) -> list[FrozenTrial]:
+        """Read the trials that fulfil conditions on the columns of Optuna's table of trials.
+
+        Raises
+        ------
+        DamagedError
+            If a trial cannot be read; the sentence names the first.
+        """
+        own = TRIAL.c.study_id == self.optuna_id
+        return read_some_trials(self.storage, f"the study {self.name!r}", own, *conditions)
+
+    def facts(self, without: frozenset[int] = frozenset()) -> FactsOfStudy:
+        """Return the stored facts of the trials, but for some trials."""
+        return FactsOfStudy(self.storage, self.name, self.uid, without)
+
     def best_value(self) -> float | None:
         """Return the best value so far; ``None`` without a value or with several objectives."""
         kinds = self.resolved.spec.objective_kinds
@@ -157,17 +179,26 @@ class StoredStudy:
         DamagedError
             If a row of the study does not have the form that this program writes.
         """
-        what = f"the study {self.name!r}"
         trials = self.optuna_trials()
         for trial in trials:
-            with damages(f"Trial {trial.number} of {what}"):
+            with damages(f"Trial {trial.number} of the study {self.name!r}"):
                 check_trial(trial, self.resolved.spec.space)
+        self.check_tables()
+        return trials
+
+    def check_tables(self) -> None:
+        """Check all rows of the study but for its trials; see `check`.
+
+        Raises
+        ------
+        DamagedError
+            If a row of the study does not have the form that this program writes.
+        """
         with self._reading():
             if self.optuna_study.directions != _directions(self.resolved):
                 raise ValueError("its values and their directions are not those of its objectives")
-        self.office().check(what)
+        self.office().check(f"the study {self.name!r}")
         self.workloads()
-        return trials
 
     @contextmanager
     def _reading(self) -> Iterator[None]:

@@ -12,7 +12,7 @@ from phaze_opt.errors import InputError, NotFoundError
 from phaze_opt.store.damage import DAMAGES, delete_unread
 from phaze_opt.store.failures import database_errors
 from phaze_opt.store.storage import Storage
-from phaze_opt.store.tables import ArtifactRow, ClaimRow, StudyRow, TicketRow, WorkerRow
+from phaze_opt.store.tables import ArtifactRow, ClaimRow, FactsRow, StudyRow, TicketRow, WorkerRow
 
 UID_KEY = "phaze:uid"
 """Attribute with the UUID of a study, the key of its rows; a rename in the dashboard keeps it."""
@@ -71,7 +71,7 @@ def delete_orphans(storage: Storage) -> int:
 def delete_rows(storage: Storage, uid: str) -> None:
     """Delete the rows of one study; evaluations are shared and stay."""
     with storage.writing() as session:
-        for table in (ClaimRow, TicketRow, ArtifactRow, WorkerRow):
+        for table in (ClaimRow, TicketRow, ArtifactRow, WorkerRow, FactsRow):
             session.execute(delete(table).where(table.study_uid == uid))
         session.execute(delete(StudyRow).where(StudyRow.uid == uid))
 

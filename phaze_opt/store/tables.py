@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import ColumnElement, Double, Index, LargeBinary, String, Text, or_
+from sqlalchemy import BigInteger, ColumnElement, Double, Index, LargeBinary, String, Text, or_
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.orm import DeclarativeBase, InstrumentedAttribute, Mapped, mapped_column
 from sqlalchemy.sql.functions import FunctionElement
 
-SCHEMA_VERSION = 8
+SCHEMA_VERSION = 9
 """Version of these tables; older tables are migrated when their database is opened."""
 
 
@@ -91,6 +91,48 @@ class TicketRow(TableBase):
     params: Mapped[str | None] = mapped_column(Text)
     reason: Mapped[str | None] = mapped_column(Text)
     code: Mapped[str | None] = mapped_column(String(64))
+
+
+class FactsRow(TableBase):
+    """What the answers of a study need of a finished trial; see `phaze_opt.store.trial_facts`.
+
+    ``design`` is the JSON of the values of its point. ``value_bin`` to ``cost`` are the first parts
+    of its rank, the smallest first, and empty unless it is feasible; ``cost_1`` and on are its
+    further objectives, the smaller the better. ``characters`` is the size of its content.
+    """
+
+    __tablename__ = "phaze_facts"
+    __table_args__ = (
+        Index(
+            "ix_phaze_facts_rank",
+            *("study_uid", "value_bin", "hbm_bytes", "area_mm2", "energy_j", "cost"),
+        ),
+    )
+
+    study_uid: Mapped[str] = mapped_column(String(36), primary_key=True)
+    number: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    kind: Mapped[str] = mapped_column(String(10))
+    design: Mapped[str | None] = mapped_column(Text)
+    started_s: Mapped[float | None] = mapped_column(Double)
+    ended_s: Mapped[float | None] = mapped_column(Double)
+    violated: Mapped[str | None] = mapped_column(String(40))
+    evaluated: Mapped[int]
+    cached: Mapped[int]
+    schedules: Mapped[int]
+    proven: Mapped[int]
+    needed: Mapped[int]
+    quickly_proven: Mapped[int]
+    value_bin: Mapped[int | None]
+    hbm_bytes: Mapped[int | None] = mapped_column(BigInteger)
+    area_mm2: Mapped[float | None] = mapped_column(Double)
+    energy_j: Mapped[float | None] = mapped_column(Double)
+    cost: Mapped[float | None] = mapped_column(Double)
+    cost_1: Mapped[float | None] = mapped_column(Double)
+    cost_2: Mapped[float | None] = mapped_column(Double)
+    cost_3: Mapped[float | None] = mapped_column(Double)
+    cost_4: Mapped[float | None] = mapped_column(Double)
+    cost_5: Mapped[float | None] = mapped_column(Double)
+    characters: Mapped[int] = mapped_column(BigInteger)
 
 
 class WorkerRow(TableBase):

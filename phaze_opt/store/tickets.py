@@ -27,7 +27,7 @@ import socket
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import ColumnElement, and_, func, or_, select, update
+from sqlalchemy import ColumnElement, and_, func, insert, or_, select, update
 from sqlalchemy.orm import Session
 
 from phaze_opt.code_hash import code_hash
@@ -54,6 +54,7 @@ LONGEST_REST_S = 60.0
 _STATES = ("open", "held", "done", "failed")
 _STATE = TicketRow.state
 _EXPIRED = lease_is_over(TicketRow.until_s)
+_LARGEST = 2**31 - 1
 _LONGEST_REASON = 2000
 _LONGEST_HOST = 255
 _LONGEST_CODE = 64
@@ -68,7 +69,7 @@ class TicketOffice:
 
     def __init__(self, storage: Storage, study_uid: str, lease_s: float) -> None:
         self._storage = storage
-        self._study_uid = study_uid
+        self.study_uid = study_uid
         self.lease_s = lease_s
         self._born_s: float | None = None
 
@@ -86,9 +87,18 @@ class TicketOffice:
             self._lock_study(session)
             made = session.scalar(select(func.count()).where(self._mine)) or 0
             failed = session.scalar(select(func.count()).where(self._mine, _STATE == "failed")) or 0
-            for k in range(made, total + failed):
-                params = json.dumps(first[k]) if k < len(first) else None
-                session.add(TicketRow(study_uid=self._study_uid, k=k, state="open", params=params))
+            rows = [
+                {
+                    "study_uid": self.study_uid,
+                    "k": k,
+                    "state": "open",
+                    "attempts": 0,
+                    "params": json.dumps(first[k]) if k < len(first) else None,
+                }
+                for k in range(made, total + failed)
+            ]
+            if rows:
+                session.execute(insert(TicketRow), rows)
 
     def claim(
         self, token: str, total: int, offers: Sequence[Mapping[str, Any]] | None = None
@@ -134,7 +144,7 @@ class TicketOffice:
 
     def claimed(self) -> set[str]:
         """Return the keys of all points that tickets have taken; see `point_key`."""
-        query = select(ClaimRow.point).where(ClaimRow.study_uid == self._study_uid)
+        query = select(ClaimRow.point).where(ClaimRow.study_uid == self.study_uid)
         with self._storage.reading() as session:
             return set(session.scalars(query))
 
@@ -295,14 +305,16 @@ class TicketOffice:
             for ticket in tickets:
                 params = None if ticket.params is None else json.dumps(dict(ticket.params))
                 row = {**vars(ticket), "params": params}
-                session.add(TicketRow(study_uid=self._study_uid, **row))
+                session.add(TicketRow(study_uid=self.study_uid, **row))
             session.execute(update(StudyRow).where(self._is_study).values(target=target))
 
     def reasons(self) -> list[str]:
         """Return the different reasons of failed tickets."""
-        query = select(TicketRow.reason).where(self._mine, _STATE == "failed").order_by(TicketRow.k)
+        # Sorted here: SQLite would look at all tickets, which are in this order, for a few of them.
+        query = select(TicketRow.k, TicketRow.reason).where(self._mine, _STATE == "failed")
         with self._storage.reading() as session:
-            reasons = [str(reason or "unknown") for reason in session.scalars(query)]
+            by_ticket = {k: str(reason or "unknown") for k, reason in session.execute(query)}
+        reasons = [by_ticket[k] for k in sorted(by_ticket)]
         return list(dict.fromkeys(reason[:_LONGEST_REASON] for reason in reasons))
 
     def check(self, what: str) -> None:
@@ -318,13 +330,22 @@ class TicketOffice:
         DamagedError
             If a number or a state of a ticket is impossible.
         """
-        query = select(TicketRow).where(self._mine).order_by(TicketRow.k)
+        columns = (TicketRow.attempts, TicketRow.deaths, TicketRow.trial_number)
+        # SQLite holds text in any column, and takes it for larger than every number.
+        possible = and_(
+            _STATE.in_(_STATES),
+            *(func.coalesce(column, 0).between(0, _LARGEST) for column in columns),
+        )
+        query = select(func.count(), func.count().filter(possible), func.min(TicketRow.k))
         with self._storage.reading() as session:
-            for k, row in enumerate(session.scalars(query)):
-                numbers = (row.attempts, row.deaths or 0, row.trial_number or 0)
-                possible = all(isinstance(number, int) and number >= 0 for number in numbers)
-                if row.k != k or row.state not in _STATES or not possible:
-                    raise DamagedError(f"Ticket {k} of {what} is damaged.")
+            counts = session.execute(query.add_columns(func.max(TicketRow.k)).where(self._mine))
+            number, sound, first, last = counts.one()
+            if not number or (sound == number and (first, last) == (0, number - 1)):
+                return
+            places = select(TicketRow.k, possible).where(self._mine).order_by(TicketRow.k)
+            for place, (k, is_sound) in enumerate(session.execute(places)):
+                if k != place or not is_sound:
+                    raise DamagedError(f"Ticket {place} of {what} is damaged.")
 
     def running_trials(self) -> set[int] | None:
         """Return the trial numbers of held tickets.
@@ -339,12 +360,12 @@ class TicketOffice:
     @property
     def _mine(self) -> ColumnElement[bool]:
         """Whether a ticket belongs to this study, as a condition of SQL."""
-        return TicketRow.study_uid == self._study_uid
+        return TicketRow.study_uid == self.study_uid
 
     @property
     def _is_study(self) -> ColumnElement[bool]:
         """Whether a row is that of this study, as a condition of SQL."""
-        return StudyRow.uid == self._study_uid
+        return StudyRow.uid == self.study_uid
 
     def _lock_study(self, session: Session) -> None:
         """Lock the row of the study, for one claim at a time; SQLite has one writer in any case."""
@@ -384,7 +405,7 @@ class TicketOffice:
         """Take the point of the ticket itself, else the first free offer; False if none is free."""
         own = _read_params(row.params)
         for params in offers if own is None else (own,):
-            claim = ClaimRow(study_uid=self._study_uid, point=point_key(params), k=row.k)
+            claim = ClaimRow(study_uid=self.study_uid, point=point_key(params), k=row.k)
             if session.get(ClaimRow, (claim.study_uid, claim.point)) is None:
                 session.add(claim)
             elif own is None:

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 from optuna.distributions import BaseDistribution, distribution_to_json, json_to_distribution
 from optuna.trial import FrozenTrial, TrialState
-from sqlalchemy import Connection, func, insert, select
+from sqlalchemy import Connection, String, case, cast, func, insert, select
 from sqlalchemy.orm import Session
 
 from phaze_opt.store.optuna_private import models
@@ -32,12 +32,99 @@ _INTERMEDIATE: Any = models.TrialIntermediateValueModel.__table__
 _USER_ATTRIBUTE: Any = models.TrialUserAttributeModel.__table__
 _SYSTEM_ATTRIBUTE: Any = models.TrialSystemAttributeModel.__table__
 
+_MOST = 1e300
+"""Larger than every number that this program stores; SQLite takes text for larger still."""
+
+
+def _length(text: Any) -> Any:
+    """Return the size of a row by its text, as SQL; a row without text counts too."""
+    return 1 + func.coalesce(func.length(text), 0)
+
+
+_SIZES: Any = (
+    (TRIAL, _length(cast(TRIAL.c.state, String)) + _length(cast(TRIAL.c.datetime_start, String))),
+    (_USER_ATTRIBUTE, _length(_USER_ATTRIBUTE.c.value_json)),
+    (_SYSTEM_ATTRIBUTE, _length(_SYSTEM_ATTRIBUTE.c.value_json)),
+    (_VALUE, case((_VALUE.c.value.between(-_MOST, _MOST), 1), else_=0)),
+    (
+        _PARAM,
+        case(
+            (_PARAM.c.param_value.between(-1e15, 1e15), _length(_PARAM.c.distribution_json)),
+            else_=0,
+        ),
+    ),
+)
+"""The tables of the content of trials, each with the size of a row."""
+
 
 def trial_ids(storage: Storage, study_id: int) -> dict[int, int]:
     """Return the rows of the trials of a study by their numbers."""
     query = select(TRIAL.c.number, TRIAL.c.trial_id).where(TRIAL.c.study_id == study_id)
     with storage.reading() as session:
         return {int(number): int(row) for number, row in session.execute(query)}
+
+
+def study_number(storage: Storage, study: str) -> int:
+    """Return Optuna's number of a study by its name; Optuna itself waits for a lock to read it.
+
+    Raises
+    ------
+    KeyError
+        If there is no study of this name.
+    """
+    query = select(_STUDY.c.study_id).where(_STUDY.c.study_name == study)
+    with storage.reading() as session:
+        number = session.scalar(query)
+    if not isinstance(number, int):
+        raise KeyError(study)
+    return number
+
+
+def characters(session: Session, *conditions: Any) -> dict[int, int]:
+    """Count the characters of the content of trials, by their rows; see `all_characters`.
+
+    Parameters
+    ----------
+    conditions
+        Conditions on the columns of Optuna's table of trials.
+    """
+    counts: dict[int, int] = {}
+    for table, size in _SIZES:
+        query = select(table.c.trial_id, func.sum(size)).select_from(_with_trials(table))
+        for trial_id, count in session.execute(query.where(*conditions).group_by(table.c.trial_id)):
+            counts[trial_id] = counts.get(trial_id, 0) + int(count or 0)
+    return counts
+
+
+def all_characters(session: Session, study_id: int) -> int:
+    """Count the characters of the content of all trials of a study.
+
+    Where another program has changed the content of a trial, the number is hardly the same.
+    """
+    own = TRIAL.c.study_id == study_id
+    queries = [
+        select(func.sum(size)).select_from(_with_trials(table)).where(own) for table, size in _SIZES
+    ]
+    return sum(int(session.scalar(query) or 0) for query in queries)
+
+
+def _with_trials(table: Any) -> Any:
+    """Join a table of the content of trials with Optuna's table of trials, unless it is that."""
+    return table if table is TRIAL else table.join(TRIAL)
+
+
+def states_of(
+    storage: Storage, study_id: int, greater_than: int, included: Iterable[int]
+) -> dict[int, TrialState]:
+    """Return the states, by row, of all trials after a row, and of the included ones."""
+    query = select(TRIAL.c.trial_id, TRIAL.c.state).where(TRIAL.c.study_id == study_id)
+    # Not one statement with OR, for which SQLite looks at every trial of the study.
+    wanted = [TRIAL.c.trial_id > greater_than]
+    if rows := sorted(included):
+        wanted.append(TRIAL.c.trial_id.in_(rows))
+    with storage.reading() as session:
+        found = [session.execute(query.where(each)).all() for each in wanted]
+    return {int(row): state for rows in found for row, state in rows}
 
 
 def best_value(storage: Storage, study: str, maximise: bool) -> float | None:
@@ -48,13 +135,10 @@ def best_value(storage: Storage, study: str, maximise: bool) -> float | None:
     KeyError
         If there is no study of this name.
     """
-    number = select(_STUDY.c.study_id).where(_STUDY.c.study_name == study)
     best = (func.max if maximise else func.min)(_VALUE.c.value)
     complete = (TRIAL.c.state == TrialState.COMPLETE, _VALUE.c.objective == 0)
+    study_id = study_number(storage, study)
     with storage.reading() as session:
-        study_id = session.scalar(number)
-        if study_id is None:
-            raise KeyError(study)
         values = select(best).join(TRIAL).where(TRIAL.c.study_id == study_id, *complete)
         value: float | None = session.scalar(values)
     return value

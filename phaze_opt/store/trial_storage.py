@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -28,6 +28,7 @@ from phaze_opt.store.trial_rows import (
     local_time,
     make_trial,
     read_trials,
+    states_of,
     write_content,
 )
 
@@ -61,17 +62,6 @@ class TrialStorage(RDBStorage):
             return []
         with self._reading() as connection:
             return read_trials(connection, TRIAL.c.trial_id.in_(trial_ids))
-
-    def states(
-        self, study_id: int, greater_than: int, included: Iterable[int]
-    ) -> dict[int, TrialState]:
-        """Return the states, by row, of all trials after a row, and of the included ones."""
-        wanted = TRIAL.c.trial_id > greater_than
-        if rows := sorted(included):
-            wanted = or_(wanted, TRIAL.c.trial_id.in_(rows))
-        query = select(TRIAL.c.trial_id, TRIAL.c.state).where(TRIAL.c.study_id == study_id, wanted)
-        with self._reading() as connection:
-            return dict(map(tuple, connection.execute(query)))
 
     def _get_trials(
         self,
@@ -114,17 +104,17 @@ class RunningTrials(CachedStorage):
         super().__init__(storage.optuna)
         self._storage = storage
         self._unwritten: dict[int, FrozenTrial] = {}
-        self._join: Callable[[Session, int], None] = lambda session, number: None
+        self._join: Callable[[Session, FrozenTrial], None] = lambda session, trial: None
         self._not_waiting: dict[int, int] = {}
 
     @contextmanager
-    def join(self, change: Callable[[Session, int], bool]) -> Iterator[list[bool]]:
+    def join(self, change: Callable[[Session, FrozenTrial], bool]) -> Iterator[list[bool]]:
         """Add a change to the transaction that makes a trial, or that ends a trial made here.
 
         Parameters
         ----------
         change
-            Writes in a session, for the trial of a number; returns whether it succeeded.
+            Writes in a session, for the trial as it is then; returns whether it succeeded.
 
         Yields
         ------
@@ -133,7 +123,7 @@ class RunningTrials(CachedStorage):
         """
         successes: list[bool] = []
         before = self._join
-        self._join = lambda session, number: successes.append(change(session, number))
+        self._join = lambda session, trial: successes.append(change(session, trial))
         try:
             yield successes
         finally:
@@ -157,7 +147,7 @@ class RunningTrials(CachedStorage):
             return super().create_new_trial(study_id, template_trial)
         with self._storage.writing() as session:
             trial = make_trial(session, study_id)
-            self._join(session, trial.number)
+            self._join(session, trial)
         with self._lock:
             self._studies.setdefault(study_id, CachedStudy())
             self._add_trials_to_cache(study_id, [trial])
@@ -181,7 +171,7 @@ class RunningTrials(CachedStorage):
     def _may_wait(self, study_id: int) -> bool:
         """Whether a trial waits; only new trials are read, as no trial begins to wait later."""
         with self._lock:
-            states = self._backend.states(study_id, self._not_waiting.get(study_id, -1), ())
+            states = states_of(self._storage, study_id, self._not_waiting.get(study_id, -1), ())
             if TrialState.WAITING in states.values():
                 return True
             if states:
@@ -292,7 +282,7 @@ class RunningTrials(CachedStorage):
             if runs:
                 write_content(session, trial_id, unwritten)
                 if state.is_finished():
-                    self._join(session, kept.number)
+                    self._join(session, kept)
         del self._unwritten[trial_id]
         if not runs:
             raise UpdateFinishedTrialError(f"Trial {kept.number} is finished already.")
@@ -305,7 +295,7 @@ class RunningTrials(CachedStorage):
         with self._lock:
             study = self._studies.setdefault(study_id, CachedStudy())
             last, open_ids = study.last_finished_trial_id, study.unfinished_trial_ids
-            states = self._backend.states(study_id, last, open_ids)
+            states = states_of(self._storage, study_id, last, open_ids)
             unknown = [row for row, state in states.items() if not self._is_known(row, state)]
             self._add_trials_to_cache(study_id, self._backend.read(unknown))
             for row in unknown:

@@ -16,6 +16,8 @@ The modules, in the order in which a study uses them:
 - `baselines`: known accelerators, each at its best.
 - `best_design`: the best design with its evaluations; `proving`: solves its open passes at the end
   of a run; `neighbourhood`: the designs one step away from it on each axis.
+- `standing`: trials counted, the best one and the front, by the database; `trial_book`: the same
+  for a page that stays open, which reads only trials that changed.
 - `summary`: the state of a study; `pareto`, `trial_choice`, `difference`: fronts, lists of trials,
   two studies side by side.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,7 +17,6 @@ from phaze_opt.spec.study_spec import StudySpec
 from phaze_opt.store.caches import find_evaluations
 from phaze_opt.store.stored_study import StoredStudy
 from phaze_opt.study.baselines import BaselineResult, find_baselines
-from phaze_opt.study.pareto import front
 from phaze_opt.study.proving import (
     PassProofs,
     chosen_inputs,
@@ -28,7 +26,8 @@ from phaze_opt.study.proving import (
     solve_further,
     with_further_keys,
 )
-from phaze_opt.study.trials import Metrics, TrialRecord, best_trial
+from phaze_opt.study.standing import Standing
+from phaze_opt.study.trials import Metrics, TrialRecord
 
 
 @dataclass(frozen=True, repr=False)
@@ -114,14 +113,13 @@ def named_params(
     return {name: value for name, value in params.items() if name not in unknown}
 
 
-def best_design(study: StoredStudy, trials: Sequence[TrialRecord]) -> BestDesign | None:
-    """Return the design of the best trial with its evaluations; see `trials.best_trial`."""
-    best = best_trial(trials)
+def best_design(study: StoredStudy, standing: Standing) -> BestDesign | None:
+    """Return the design of the best trial with its evaluations, and the front."""
+    best = standing.best
     if best is None or best.point is None or best.metrics is None:
         return None
-    spec = study.resolved.spec
     design = design_of(study, best.number, best.point, best.metrics)
-    return replace(design, front=tuple(front(spec, trials)) if len(spec.objectives) > 1 else ())
+    return replace(design, front=standing.front)
 
 
 def design_of(

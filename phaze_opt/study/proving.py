@@ -18,7 +18,8 @@ from phaze_opt.spec.frozen import ResolvedStudy, content_hash
 from phaze_opt.spec.run_inputs import RunInputs, run_inputs
 from phaze_opt.store.caches import EvaluationCache, ScheduleCache, find_evaluations
 from phaze_opt.store.stored_study import StoredStudy
-from phaze_opt.study.trials import RunMetrics, best_trial, read_trials
+from phaze_opt.study.standing import find_best
+from phaze_opt.study.trials import RunMetrics
 from phaze_opt.workload.graph import Workload
 
 
@@ -150,7 +151,7 @@ def prove_best(study: StoredStudy, evaluations: EvaluationCache) -> None:
     The trial keeps its values, and its evaluations keep the schedules of the search. If several
     programs end a run of the study, one of them solves, and the others wait for it.
     """
-    best = best_trial(read_trials(study))
+    best = find_best(study)
     if best is None or best.point is None or best.metrics is None:
         return
     schedules = ScheduleCache(study.storage)

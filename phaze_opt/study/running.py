@@ -33,7 +33,8 @@ from phaze_opt.study.neighbourhood import evaluated_steps
 from phaze_opt.study.objective import Evaluator, Objective
 from phaze_opt.study.processes import StopNow, StopSignals, WorkerJob, WorkerProcesses
 from phaze_opt.study.proving import prove_best
-from phaze_opt.study.trials import Metrics, check_study, read_trials
+from phaze_opt.study.standing import prepare_trials, read_standing
+from phaze_opt.study.trials import Metrics
 from phaze_opt.study.watching import ShowStudy, Watcher
 from phaze_opt.study.worker import TrialCallback, Worker
 from phaze_opt.units import counted
@@ -249,7 +250,7 @@ def _is_done(run: StudyRun) -> bool:
 def _prepare(run: StudyRun, token: str) -> bool:
     """Evaluate the baselines and issue the tickets; False if a signal came before the end."""
     study, office = run.study, run.study.office(run.lease_s)
-    check_study(study)
+    prepare_trials(study)
     office.request_stop(False)
     expire_dead_workers(study.storage)
     office.set_target(run.total)
@@ -284,7 +285,7 @@ def _evaluate_steps(run: StudyRun) -> None:
     """Evaluate the designs one step from the best design, if a dashboard shows them."""
 
     def evaluate() -> None:
-        best = best_design(run.study, read_trials(run.study))
+        best = best_design(run.study, read_standing(run.study))
         if best is not None:
             evaluated_steps(run.study, run.evaluator, best)
 

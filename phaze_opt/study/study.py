@@ -28,6 +28,7 @@ from phaze_opt.study.baselines import BaselineResult, find_baselines
 from phaze_opt.study.best_design import BestDesign, best_design
 from phaze_opt.study.objective import Evaluator, evaluate_point, evaluator_of
 from phaze_opt.study.running import Progress, RunOutcome, ignore_progress, run_study
+from phaze_opt.study.standing import read_standing
 from phaze_opt.study.summary import StudySummary, summarise
 from phaze_opt.study.trials import TrialRecord, read_trials, trial_to_json_dict
 from phaze_opt.study.watching import ShowStudy
@@ -110,7 +111,7 @@ class Study(StoredStudy, PrintsAsTables):
 
     def best(self) -> BestDesign | None:
         """Return the best feasible design by the order of designs; ``None`` if there is none."""
-        return best_design(self, self.trials())
+        return best_design(self, read_standing(self))
 
     def trials(self) -> list[TrialRecord]:
         """Return all trials by number.

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -14,7 +13,7 @@ from phaze_opt.store.stored_study import StoredStudy
 from phaze_opt.store.ticket import TicketCounts
 from phaze_opt.study.baselines import outside_space
 from phaze_opt.study.best_design import BestDesign, best_design, best_to_json_dict
-from phaze_opt.study.trials import TrialRecord, read_trials
+from phaze_opt.study.standing import Standing, read_standing
 
 StudyState = Literal["new", "running", "stopping", "stopped", "done", "proven", "failed"]
 
@@ -52,8 +51,6 @@ class StudySummary(PrintsAsTables):
         For each baseline that no trial can find: a sentence about a value outside the space.
     codes
         Number of trials by the hash of the code that runs them, the most frequent first.
-    records
-        The trials, by number.
     """
 
     name: str
@@ -72,7 +69,6 @@ class StudySummary(PrintsAsTables):
     failures: tuple[str, ...]
     outside: Mapping[str, str]
     codes: Mapping[str, int]
-    records: tuple[TrialRecord, ...] = ()
 
     def __repr__(self) -> str:
         complete = self.trials["complete"]
@@ -104,53 +100,69 @@ def next_command(name: str, total: int, resolved: ResolvedStudy) -> str:
     return f"phaze-opt study run {name}{option}"
 
 
-def summarise(study: StoredStudy) -> StudySummary:
-    """Return the state of a study."""
+class SummaryParts:
+    """What takes long to read of a study; a page that stays open keeps some of it."""
+
+    def __init__(self, study: StoredStudy) -> None:
+        self._study = study
+
+    def standing(self) -> Standing:
+        """Return where the study stands."""
+        return read_standing(self._study)
+
+    def design(self, standing: Standing) -> BestDesign | None:
+        """Return the best design with its evaluations."""
+        return best_design(self._study, standing)
+
+    def outside(self) -> dict[str, str]:
+        """Return why no trial can find a baseline, by the names of those of which this holds."""
+        resolved = self._study.resolved
+        return {
+            baseline.name: reason
+            for baseline in resolved.baselines
+            if (reason := outside_space(resolved, baseline)) is not None
+        }
+
+    def codes(self) -> dict[str, int]:
+        """Count the trials by the hash of the code that ran them."""
+        return self._study.office().codes()
+
+
+def summarise(study: StoredStudy, parts: SummaryParts | None = None) -> StudySummary:
+    """Return the state of a study; ``parts`` may keep what it has read before."""
+    parts = parts or SummaryParts(study)
     office = study.office()
     # Read before the trials, so that a study that is done has all its trials.
     is_worked_on = presence.is_worked_on(study)
     counts, stopping, proven = office.counts(), office.stop_requested(), office.is_proven()
     # A study that an older program ran has tickets, but no target.
     target = office.target() or counts.done + counts.left or study.resolved.spec.search.trials
-    trials = read_trials(study)
-    complete = [trial for trial in trials if trial.kind in ("feasible", "infeasible")]
-    metrics = [trial.metrics for trial in complete if trial.metrics is not None]
-    evaluated = [trial for trial in metrics if trial.evaluation_key is not None]
-    busy_s = _busy_s(trials)
+    standing = parts.standing()
+    tally = standing.tally
+    complete = tally.count("feasible", "infeasible")
     return StudySummary(
         name=study.name,
         resolved=study.resolved,
         state=_state(counts, target, is_worked_on, stopping, proven),
         trials={
-            "complete": len(complete),
-            "infeasible": sum(trial.kind == "infeasible" for trial in complete),
-            "failed": sum(trial.kind == "failed" for trial in trials),
+            "complete": complete,
+            "infeasible": tally.count("infeasible"),
+            "failed": tally.count("failed"),
             # The trial of a worker that is gone is still marked as running until it is settled.
-            "running": min(counts.running, sum(trial.kind == "running" for trial in trials)),
+            "running": min(counts.running, tally.count("running")),
         },
         target=target,
-        left=0 if proven else max(0, min(counts.left, target - len(complete))),
-        best=best_design(study, trials),
-        busy_s=busy_s,
-        rate_per_s=len(complete) / busy_s if busy_s > 0 else None,
-        cached_share=_share(sum(trial.cached for trial in evaluated), len(evaluated)),
-        proven_schedule_share=_share(
-            sum(trial.proven_schedules for trial in evaluated),
-            sum(trial.schedules for trial in evaluated),
-        ),
-        quickly_proven_schedule_share=_share(
-            sum(trial.quickly_proven_schedules for trial in evaluated),
-            sum(trial.needed_schedules for trial in evaluated),
-        ),
-        why_infeasible=Counter(trial.limit for trial in metrics if trial.limit is not None),
-        outside={
-            baseline.name: reason
-            for baseline in study.resolved.baselines
-            if (reason := outside_space(study.resolved, baseline)) is not None
-        },
+        left=0 if proven else max(0, min(counts.left, target - complete)),
+        best=parts.design(standing),
+        busy_s=standing.busy_s,
+        rate_per_s=complete / standing.busy_s if standing.busy_s > 0 else None,
+        cached_share=_share(tally.total("cached"), tally.total("evaluated")),
+        proven_schedule_share=_share(tally.total("proven"), tally.total("schedules")),
+        quickly_proven_schedule_share=_share(tally.total("quickly_proven"), tally.total("needed")),
+        why_infeasible=tally.violated,
+        outside=parts.outside(),
         failures=tuple(office.reasons()),
-        codes=office.codes(),
-        records=tuple(trials),
+        codes=parts.codes(),
     )
 
 
@@ -204,17 +216,3 @@ def _state(
 def _share(part: int, whole: int) -> float | None:
     """Return a share; ``None`` if the whole is 0."""
     return part / whole if whole else None
-
-
-def _busy_s(trials: Sequence[TrialRecord]) -> float:
-    """Return the seconds in which at least one trial ran."""
-    intervals = sorted(
-        (trial.started_s, trial.ended_s)
-        for trial in trials
-        if trial.started_s is not None and trial.ended_s is not None and trial.kind != "failed"
-    )
-    total, until = 0.0, float("-inf")
-    for start, end in intervals:
-        total += max(0.0, end - max(start, until))
-        until = max(until, end)
-    return total

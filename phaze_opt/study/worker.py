@@ -21,13 +21,15 @@ from phaze_opt.store.failures import DatabaseError, database_errors, patiently
 from phaze_opt.store.storage import Storage
 from phaze_opt.store.ticket import Ticket
 from phaze_opt.store.tickets import MOST_DEATHS, TicketOffice, point_key
+from phaze_opt.store.trial_facts import write_facts
 from phaze_opt.store.trial_storage import RunningTrials, write
 from phaze_opt.study.guided import best_bound_first
 from phaze_opt.study.objective import Objective
 from phaze_opt.study.processes import StopNow, StopSignals
 from phaze_opt.study.samplers.bound import BestBoundFirst
 from phaze_opt.study.samplers.by_name import Samplers
-from phaze_opt.study.trials import METRICS_KEY, Metrics, metrics_to_plain, trial_cost
+from phaze_opt.study.standing import facts_of
+from phaze_opt.study.trials import METRICS_KEY, Metrics, metrics_to_plain, read_trial, trial_cost
 from phaze_opt.study.watching import Watcher
 
 if TYPE_CHECKING:
@@ -215,7 +217,9 @@ class Worker:
     def _ask(self, ticket: Ticket) -> Trial | None:
         """Make the trial of a ticket; ``None`` where another worker has taken the ticket since."""
         assign = self.office.assign_in
-        with self.trials.join(lambda session, number: assign(session, ticket, number)) as assigned:
+        with self.trials.join(
+            lambda session, made: assign(session, ticket, made.number)
+        ) as assigned:
             trial = self.optuna_study.ask()
         if not assigned:
             # The trial was made before: somebody has put it in Optuna's queue.
@@ -234,8 +238,7 @@ class Worker:
                 trial._trial_id, DASHBOARD_CONSTRAINTS_KEY, [metrics.violation]
             )
             self.watcher.telling(trial, metrics)
-            finish = self.office.finish_in
-            with self.trials.join(lambda session, _: finish(session, ticket)) as finished:
+            with self.trials.join(partial(self._finish_in, ticket)) as finished:
                 self.optuna_study.tell(trial, list(metrics.values))
         except UpdateFinishedTrialError:
             return False
@@ -249,6 +252,12 @@ class Worker:
         if finished[-1]:
             self.office.acquit_others(ticket)
         return finished[-1]
+
+    def _finish_in(self, ticket: Ticket, session: Any, trial: FrozenTrial) -> bool:
+        """Close a ticket and write the facts of its trial, in the transaction that ends both."""
+        facts = facts_of(self.resolved, read_trial(self.resolved, trial))
+        write_facts(session, self.office.study_uid, {trial._trial_id: facts})
+        return self.office.finish_in(session, ticket)
 
     def _recover(self) -> None:
         """After a lost connection, settle and give back all tickets of this worker."""

@@ -49,7 +49,7 @@ def claim(office: TicketOffice, total: int) -> Ticket:
 def another(office: TicketOffice) -> TicketOffice:
     """Return the tickets as a worker that begins now sees them."""
     time.sleep(0.002)
-    return TicketOffice(office._storage, office._study_uid, office.lease_s)
+    return TicketOffice(office._storage, office.study_uid, office.lease_s)
 
 
 def test_as_many_as_issued_and_no_more(office: TicketOffice) -> None:

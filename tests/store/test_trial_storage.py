@@ -115,8 +115,8 @@ def test_what_is_joined_is_written_with_the_trial_or_not_at_all(storage: Storage
     assert as_optuna_reads(storage, study) == []
     numbers: list[int] = []
 
-    def told_no(_: object, number: int) -> bool:
-        numbers.append(number)
+    def told_no(_: object, changed: FrozenTrial) -> bool:
+        numbers.append(changed.number)
         return False
 
     with kept.join(told_no) as successes:

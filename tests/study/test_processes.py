@@ -291,7 +291,7 @@ def test_failing_workers_are_reported(
     study = toy_study(sqlite_url)
     study.run(2)
     monkeypatch.setattr(study, "name", "gone")
-    monkeypatch.setattr("phaze_opt.study.running.check_study", lambda study: None)
+    monkeypatch.setattr("phaze_opt.study.running.prepare_trials", lambda study: None)
     monkeypatch.setattr(Study, "best_value", lambda self: None)
     with pytest.raises(PhazeError, match="All workers"):
         study.run(4, workers=2)

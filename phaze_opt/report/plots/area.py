@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
+
+import numpy as np
 
 from phaze_opt.report.compared_designs import ComparedDesign
 from phaze_opt.report.figure_style import (
@@ -18,14 +19,13 @@ from phaze_opt.report.figure_style import (
     thinned,
 )
 from phaze_opt.report.plots.marks import (
-    MOST_FEASIBLE,
     MOST_ON_LINE,
     broken_lines,
     dots,
-    feasible_trials,
     first_value,
     hover,
     references,
+    shown_trials,
     value_axis,
 )
 from phaze_opt.report.study_view import StudyView
@@ -36,19 +36,13 @@ _BASELINE_SYMBOLS = ("diamond", "square", "triangle-up", "cross")
 
 def area(view: StudyView) -> Figure:
     """Draw the value of the trials against the area of their chips, with the front."""
-    trials = [
-        trial
-        for trial in feasible_trials(view)
-        if trial.metrics and trial.metrics.area_mm2 is not None
-    ]
-    if not trials:
+    if not view.book.numbers:
         return empty_figure("No feasible trial yet.")
-    maximise = view.summary.resolved.spec.objective_kinds[0].maximise
-    shown = thinned(trials, MOST_FEASIBLE)
-    front = thinned(_area_front(trials, maximise), MOST_ON_LINE)
+    shown = shown_trials(view)
+    front = view.book.trials(thinned(_area_front(view), MOST_ON_LINE))
     limit_mm2 = view.summary.resolved.area_limit_mm2
     marks = _reference_marks(view)
-    values = [*map(first_value, trials), *(mark["y"][0] for mark in marks)]
+    values = [max(view.book.values), *(mark["y"][0] for mark in marks)]
     traces = [
         dots(view, shown, list(map(_area_mm2, shown))),
         {
@@ -86,16 +80,14 @@ def _area_mm2(trial: TrialRecord) -> float:
     return trial.metrics.area_mm2
 
 
-def _area_front(trials: Sequence[TrialRecord], maximise: bool) -> list[TrialRecord]:
-    """Return the trials that no smaller chip is as good as, by area."""
-    sign = -1.0 if maximise else 1.0
-    front: list[TrialRecord] = []
-    for trial in sorted(
-        trials, key=lambda measured: (_area_mm2(measured), sign * first_value(measured))
-    ):
-        if not front or sign * first_value(trial) < sign * first_value(front[-1]):
-            front.append(trial)
-    return front
+def _area_front(view: StudyView) -> list[int]:
+    """Return the numbers of the trials that no smaller chip is as good as, by area."""
+    sign = -1.0 if view.summary.resolved.spec.objective_kinds[0].maximise else 1.0
+    costs, areas_mm2 = sign * np.array(view.book.values), np.array(view.book.areas_mm2)
+    order = np.lexsort((costs, areas_mm2))
+    least = np.minimum.accumulate(costs[order])
+    better = np.concatenate(([True], least[1:] < least[:-1]))
+    return [view.book.numbers[place] for place in order[better]]
 
 
 def _reference_marks(view: StudyView) -> list[dict[str, Any]]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
+
+import numpy as np
 
 from phaze_opt.report.figure_style import (
     BLUE,
@@ -16,30 +17,25 @@ from phaze_opt.report.figure_style import (
     thinned,
 )
 from phaze_opt.report.plots.marks import (
-    MOST_FEASIBLE,
     MOST_INFEASIBLE,
     MOST_ON_LINE,
     dots,
-    feasible_trials,
     first_value,
     references,
+    shown_trials,
     value_axis,
 )
 from phaze_opt.report.study_view import StudyView
-from phaze_opt.study.trials import TrialRecord
 
 _DASHES = ("dash", "dot", "dashdot", "longdash")
 
 
 def history(view: StudyView) -> Figure:
     """Draw the values of the trials by number, the best so far, and what it is compared with."""
-    trials = feasible_trials(view)
-    if not trials:
+    if not view.book.numbers:
         return empty_figure("No feasible trial yet.")
-    maximise = view.summary.resolved.spec.objective_kinds[0].maximise
-    last = max(trial.number for trial in view.summary.records)
-    shown = thinned(trials, MOST_FEASIBLE)
-    best_x, best_y = _best_so_far(trials, maximise, last)
+    last, shown = view.book.last, shown_trials(view)
+    best_x, best_y = _best_so_far(view, last)
     lines, infeasible = _reference_lines(view, last), _infeasible_ticks(view)
     values = [*map(first_value, shown), *best_y, *(line["y"][0] for line in lines)]
     traces = [
@@ -59,17 +55,14 @@ def history(view: StudyView) -> Figure:
     return figure(traces, axis("trial", last, rangemode="tozero"), value_axis(view, values))
 
 
-def _best_so_far(
-    trials: Sequence[TrialRecord], maximise: bool, last: int
-) -> tuple[list[int], list[float]]:
+def _best_so_far(view: StudyView, last: int) -> tuple[list[int], list[float]]:
     """Return where the best value changes, and its value there; the last trial ends the line."""
-    numbers: list[int] = []
-    values: list[float] = []
-    for trial in trials:
-        value = first_value(trial)
-        if not values or (value > values[-1] if maximise else value < values[-1]):
-            numbers.append(trial.number)
-            values.append(value)
+    found = np.array(view.book.values)
+    maximise = view.summary.resolved.spec.objective_kinds[0].maximise
+    best = (np.maximum if maximise else np.minimum).accumulate(found)
+    changes = [0, *(np.flatnonzero(best[1:] != best[:-1]) + 1).tolist()]
+    numbers = [view.book.numbers[place] for place in changes]
+    values = [float(best[place]) for place in changes]
     kept = thinned(list(zip(numbers, values, strict=True)), MOST_ON_LINE)
     kept = [*kept, (last, values[-1])]
     return [number for number, _ in kept], [value for _, value in kept]
@@ -77,7 +70,7 @@ def _best_so_far(
 
 def _infeasible_ticks(view: StudyView) -> list[dict[str, Any]]:
     """Mark the infeasible trials below the axis."""
-    numbers = [trial.number for trial in view.summary.records if trial.kind == "infeasible"]
+    numbers = view.book.infeasible
     if not numbers:
         return []
     shown = thinned(numbers, MOST_INFEASIBLE)

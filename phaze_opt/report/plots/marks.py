@@ -6,7 +6,16 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from phaze_opt.report.compared_designs import ComparedDesign
-from phaze_opt.report.figure_style import GREEN, ORANGE, PINK, SKY, YELLOW, axis, figure_text
+from phaze_opt.report.figure_style import (
+    GREEN,
+    ORANGE,
+    PINK,
+    SKY,
+    YELLOW,
+    axis,
+    figure_text,
+    steadily_thinned,
+)
 from phaze_opt.report.study_view import StudyView
 from phaze_opt.report.study_words import value_header, value_words
 from phaze_opt.report.words import value_of_axis
@@ -18,9 +27,9 @@ MOST_FEASIBLE, MOST_INFEASIBLE, MOST_ON_LINE = 600, 100, 100
 _BASELINE_COLOURS = (ORANGE, PINK, SKY, YELLOW)
 
 
-def feasible_trials(view: StudyView) -> list[TrialRecord]:
-    """List the feasible trials by number."""
-    return [trial for trial in view.summary.records if trial.rank is not None]
+def shown_trials(view: StudyView) -> list[TrialRecord]:
+    """Return the feasible trials that are drawn as dots, by number."""
+    return view.book.trials(steadily_thinned(view.book.numbers, MOST_FEASIBLE))
 
 
 def first_value(trial: TrialRecord) -> float:
@@ -51,6 +60,13 @@ def dots(view: StudyView, trials: Sequence[TrialRecord], x: Sequence[float]) -> 
 
 def hover(view: StudyView, trial: TrialRecord) -> str:
     """Describe a trial where the pointer is."""
+    if trial.number not in view.hovers:
+        view.hovers[trial.number] = _described(view, trial)
+    return view.hovers[trial.number]
+
+
+def _described(view: StudyView, trial: TrialRecord) -> str:
+    """Describe a trial in lines."""
     spec = view.summary.resolved.spec
     assert trial.metrics is not None and trial.point is not None
     values = value_words(spec, trial.metrics.values)

@@ -10,7 +10,6 @@ from phaze_opt.report.figure_style import RED, Figure, axis, empty_figure, figur
 from phaze_opt.report.plots.marks import first_value, hover
 from phaze_opt.report.study_view import StudyView
 from phaze_opt.report.study_words import value_header
-from phaze_opt.report.trial_lines import distinct_designs
 from phaze_opt.report.words import axis_words, value_of_axis
 from phaze_opt.spec.ordering import value_bin
 from phaze_opt.spec.space import DesignPoint
@@ -40,7 +39,8 @@ class _Column:
 def parallel(view: StudyView) -> Figure:
     """Draw the best designs as lines over what is searched; each axis spans the values found."""
     spec = view.summary.resolved.spec
-    designs = distinct_designs(view.summary.records)[:_SHOWN_DESIGNS]
+    best = view.book.best[:_SHOWN_DESIGNS]
+    designs = view.book.trials(number for _, number, _ in best)
     points = [design.point for design in designs if design.point is not None]
     names = [name for name, searched in spec.space.searched.items() if len(searched.values) > 1]
     if not points or not names:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from phaze_opt.report.plots.area import area
 from phaze_opt.report.study_view import StudyView
-from tests.report.plots.figures import trace_named
+from tests.report.plots.figures import feasible_trials, trace_named
 
 
 def test_the_front_is_what_nothing_dominates(view: StudyView) -> None:
@@ -12,7 +12,7 @@ def test_the_front_is_what_nothing_dominates(view: StudyView) -> None:
     front = trace_named(area(view), "front")
     assert front["x"] == sorted(front["x"])
     assert front["y"] == sorted(set(front["y"]))
-    for trial in view.summary.records:
+    for trial in feasible_trials(view):
         if trial.rank is not None and trial.metrics is not None:
             reached = [
                 value

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from phaze_opt.report.plots.history import history
 from phaze_opt.report.study_view import StudyView, view_of
-from tests.report.plots.figures import trace_named
+from tests.report.plots.figures import feasible_trials, trace_named
 from tests.report.studies import run_study
 
 
@@ -15,10 +15,10 @@ def test_history_ends_at_the_best_feasible_value(view: StudyView) -> None:
     line = trace_named(history(view), "best so far")
     assert line["y"] == sorted(line["y"])
     feasible = [
-        record.metrics.value for record in view.summary.records if record.rank and record.metrics
+        record.metrics.value for record in feasible_trials(view) if record.rank and record.metrics
     ]
     assert line["y"][-1] == max(feasible)
-    assert line["x"][-1] == view.summary.records[-1].number
+    assert line["x"][-1] == view.book.last
 
 
 def test_a_minimised_objective_falls(tmp_path: Path) -> None:

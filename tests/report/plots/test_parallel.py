@@ -8,16 +8,16 @@ from hypothesis import strategies as st
 
 from phaze_opt.report.plots.parallel import _value_column, parallel
 from phaze_opt.report.study_view import StudyView
-from phaze_opt.report.trial_lines import distinct_designs
 from phaze_opt.spec.ordering import Rank, value_bin
 from phaze_opt.study.trials import Metrics, RunMetrics, TrialRecord
 from phaze_opt.units import format_number
+from tests.report.plots.figures import best_designs
 
 
 def test_every_design_is_a_line_and_the_best_comes_last(view: StudyView) -> None:
     """Lines have a height on every axis; on that of the values the best stands at its end."""
     figure = parallel(view)
-    designs = distinct_designs(view.summary.records)[:20]
+    designs = best_designs(view)
     names = [line["name"] for line in figure["data"]]
     assert names == [f"place {place}" for place in range(len(designs), 0, -1)]
     axes = len(figure["layout"]["xaxis"]["ticktext"])
@@ -29,7 +29,7 @@ def test_every_design_is_a_line_and_the_best_comes_last(view: StudyView) -> None
 def test_the_ends_of_the_values_are_labelled(view: StudyView) -> None:
     """The lowest and the highest value stand beside their axis."""
     figure = parallel(view)
-    best = distinct_designs(view.summary.records)[:20]
+    best = best_designs(view)
     values = [trial.metrics.value for trial in best if trial.metrics is not None]
     last = len(figure["layout"]["xaxis"]["ticktext"]) - 1
     labels = {
