@@ -52,6 +52,9 @@ CertificateOption = Annotated[
 def enumerate_all(
     name: NameArgument,
     top: Annotated[int, typer.Option(help="Designs that are proven to be the best.")] = 20,
+    distinct: Annotated[
+        bool, typer.Option("--distinct", help="Of one architecture or equal values only the best.")
+    ] = False,
     bounds: Annotated[
         bool, typer.Option("--bounds/--no-bounds", help="Leave out what cannot win.")
     ] = True,
@@ -77,6 +80,8 @@ def enumerate_all(
         phaze-opt study enumerate phaze-bert-large --json
 
         phaze-opt study enumerate quickstart --certificate quickstart.json
+
+        phaze-opt study enumerate quickstart --distinct --top 5
     """
     from phaze_opt.bounds.space_size import space_size
     from phaze_opt.report.study_words import enumeration_limit_words
@@ -85,10 +90,11 @@ def enumerate_all(
     from .progress import enumeration_progress
 
     study = open_study(name, storage)
-    if (certificate is not None or check) and (time_limit is not None or not bounds):
+    partly = time_limit is not None or not bounds or distinct
+    if (certificate is not None or check) and partly:
         raise InputError(
-            "A certificate is of a whole enumeration with bounds; leave out --time-limit and "
-            "--no-bounds."
+            "A certificate is of a whole enumeration with bounds; leave out --time-limit, "
+            "--no-bounds and --distinct."
         )
     check_outputs(certificate, force=force)
     size = space_size(study.resolved, study.workloads())
@@ -100,6 +106,7 @@ def enumerate_all(
         enumeration = enumerate_study(
             study,
             top=top,
+            distinct=distinct,
             bounds=bounds,
             time_limit_s=time_limit,
             workers=workers,

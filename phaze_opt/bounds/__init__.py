@@ -10,12 +10,14 @@ formula: it composes the ``least_*`` of the rooms to its left.
 - `study_bounds`: bounds of many chips, or of boxes, at once; `bounding`: bounds of parts of a
   space, computed or from the database.
 - `best_first`: the points in order, with no more bounds than the order needs.
+- `fitting_tiles`: many chips at once, of which some fit no tile of a product.
 - `needless_memory`: points with more HBM than any placement can fill.
 - `space_size`: the size of a space, and the time and memory to bound it.
 
 Where a rule stands:
 
-- upper bound of the objective -> `study_bounds.StudyBounds.values`
+- upper bound of the objective, and what limits cut -> `study_bounds.StudyBounds.values`
+- chips that take equal energies -> `space_chips.EnergyKinds`
 - objectives that have a bound -> `study_bounds.check_bounded`
 - options that the bounds know -> `phaze_opt.passes.handled`
 """

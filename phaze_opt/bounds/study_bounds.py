@@ -190,13 +190,16 @@ class StudyBounds:
 
     def most_power_w(self, cluster: Cluster) -> float:
         """Return the power at which all devices of a network keep its limit."""
-        return (self.study.spec.constraints.max_power_w or np.inf) * cluster.devices
+        limits = self.study.spec.constraints
+        devices = min(cluster.devices, limits.max_devices or cluster.devices)
+        return (limits.max_power_w or np.inf) * devices
 
     @property
     def question(self) -> list[str]:
         """All that the bounds depend on, for the keys of stored ones."""
         limits, kind = self.study.spec.constraints, self.bounded
-        known = ["limits"] if limits.max_power_w or limits.max_time_per_batch_s else []
+        stated = limits.max_power_w, limits.max_time_per_batch_s, limits.max_devices
+        known = ["limits"] if any(stated) else []
         measure = [] if kind.name in RATES else [kind.name]
         return [self.study.question_hash, *known, *measure]
 
@@ -321,9 +324,12 @@ class StudyBounds:
                 )
 
             every = np.arange(len(kinds.chips))
-            none = np.full((len(graphs), 1), np.inf)
+            none = np.full((2, len(graphs), 1), np.inf)
             self._energies[key] = where_tiles_fit(bound, every, none)
-        batch_j = least_batch_energy_j(variant, training, fusion, self._energies[key])
+        least_j, nothing_stays_j = self._energies[key]
+        # Some tensors stay, but not all that could if each were alone.
+        passes_j = least_j if self.likely is None else (least_j + nothing_stays_j) / 2.0
+        batch_j = least_batch_energy_j(variant, training, fusion, passes_j)
         return batch_j * (1.0 - ROUNDING)
 
     def _of_runs(self) -> list[Workload]:
@@ -504,7 +510,8 @@ class StudyBounds:
             problem = bare_problem(variant, cluster, training, fusion)
             distinct = [index for _, index in variant.nodes]
             degrees = self._degrees(capture, cluster)
-            self._placements[key] = LeastPlacement(problem, tensor, distinct, degrees)
+            most = self.study.spec.constraints.max_devices
+            self._placements[key] = LeastPlacement(problem, tensor, distinct, degrees, most)
         return self._placements[key]
 
 

@@ -37,6 +37,6 @@ Where each formula is:
   `power_limit.accumulator_s`
 * reuse distance of a read, and when a cache serves it: `cache_reuse.Reuse.served_by`
 * most bytes that an operator need not move: `least_traffic.most_kept_bytes`
-* dynamic energy by level: `traffic.energy_by_level_j`; least of all: `least_energy.least_energy_j`
+* dynamic energy by level: `traffic.energy_by_level_j`; the least: `least_energy.least_energies_j`
 * utilisation: `single.estimate_gemm`, `single.estimate_vector`
 """

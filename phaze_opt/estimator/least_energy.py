@@ -44,14 +44,15 @@ def least_energies_j(
 
     Returns
     -------
-    energy_j : (graphs, chips)
+    energy_j : (2, graphs, chips)
+        The bound, and what it would be if no tensor stayed in a buffer that the program manages.
 
     Raises
     ------
     InputError
         As `phaze_opt.estimator.estimate.estimate_jointly`.
     """
-    energy_j = np.empty((len(graphs), len(chips)))
+    energy_j = np.empty((2, len(graphs), len(chips)))
     for begin in range(0, len(chips), _BLOCK):
         block = slice(begin, begin + _BLOCK)
         some = chips[block]
@@ -62,11 +63,12 @@ def least_energies_j(
             in_turn_j = all_cores.energy_j
             if residency:
                 in_turn_j = in_turn_j - _saved_j(graph, some, all_cores)
-            least_j = in_turn_j.sum(axis=1)
+            least_j = nothing_stays_j = in_turn_j.sum(axis=1)
             if some[0].concurrent_operators:
-                beside_j = np.minimum(one_core.energy_j, all_cores.energy_j).sum(axis=1)
-                least_j = np.minimum(least_j, beside_j)
-            energy_j[row, block] = least_j
+                beside_j = np.minimum(one_core.energy_j, all_cores.energy_j)
+                nothing_stays_j = beside_j.sum(axis=1)
+            energy_j[0, row, block] = np.minimum(least_j, nothing_stays_j)
+            energy_j[1, row, block] = nothing_stays_j
     return energy_j
 
 

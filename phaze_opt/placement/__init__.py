@@ -19,6 +19,7 @@ degree, a cluster, training options, the memory of a device) and gives a
 - `pipeline`: the event replay; `timing`: the time of a batch; `describe`: the answer in full.
 - `least`: lower bound of the time over all placements, for many accelerators at once; its tables
   are in `least_candidates`, its loops in `least_times` and `least_splits`.
+- `most_times`: no placement that is chosen takes longer, for many accelerators at once.
 - `infeasible`: what does not fit, and by how much.
 
 Where a formula stands, that loops and bounds call too:

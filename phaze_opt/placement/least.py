@@ -41,6 +41,8 @@ class LeastPlacement:
     degrees
         If they are given, with even stages; by default the best of
         all, and of all splits.
+    most_devices
+        Placements on more devices count as not fitting; ``None`` for no limit.
 
     Raises
     ------
@@ -54,6 +56,7 @@ class LeastPlacement:
         tensor: int,
         distinct: Sequence[int],
         degrees: Degrees | None = None,
+        most_devices: int | None = None,
     ) -> None:
         check_handled(problem.training)
         self.training = problem.training
@@ -62,11 +65,14 @@ class LeastPlacement:
         given = problem.edges, problem.cluster, problem.training
         self._bare = PlacementProblem({tensor: layers}, *given, 0.0, np.inf)
         self._degrees = degrees
+        self._most_devices = most_devices
 
     @cached_property
     def _candidates(self) -> LeastCandidates:
         # Its costs of all stages, of which the bounds need a small part, are let go here.
-        return LeastCandidates.of(CandidateCosts(self._bare), self._distinct, self._degrees)
+        return LeastCandidates.of(
+            CandidateCosts(self._bare), self._distinct, self._degrees, self._most_devices
+        )
 
     def candidates_within(self, usable_bytes: float) -> CandidateArrays:
         """Return the candidates that fit a memory, as `least_times.least_times_s` takes them."""

@@ -89,15 +89,19 @@ class LeastCandidates:
         costs: CandidateCosts,
         distinct: IntArray,
         degrees: Degrees | None = None,
+        most_devices: int | None = None,
     ) -> LeastCandidates:
-        """Collect all candidates, or those of given degrees, of layers that are distinct or not."""
+        """Collect the candidates of layers that are distinct or not.
+
+        All of them, or those of given degrees, or on no more than some devices.
+        """
         if degrees is not None:
-            return _Collector(costs, distinct, degrees).collect()
+            return _Collector(costs, distinct, degrees, most_devices).collect()
         problem = costs.problem
         ((tensor, layers),) = problem.layers.items()
         unkept = tuple([replace(each, stash_bytes=0, transient_bytes=0) for each in layers])
         training = replace(problem.training, recompute="none")
-        given = problem.edges, problem.cluster, training, tuple(distinct.tolist())
+        given = problem.edges, problem.cluster, training, tuple(distinct.tolist()), most_devices
         candidates = _of_whatever_is_kept(tensor, unkept, *given)
         return replace(candidates, kept=costs.replicated(tensor).held, _fitting={})
 
@@ -163,6 +167,7 @@ def _of_whatever_is_kept(
     cluster: Cluster,
     training: Training,
     distinct: tuple[int, ...],
+    most_devices: int | None,
 ) -> LeastCandidates:
     """Collect the candidates without the memory that stages need, on which nothing else depends.
 
@@ -170,7 +175,7 @@ def _of_whatever_is_kept(
     """
     problem = PlacementProblem({tensor: layers}, edges, cluster, training, 0.0, np.inf)
     costs = CandidateCosts(problem)
-    return _Collector(costs, np.array(distinct), None).collect()
+    return _Collector(costs, np.array(distinct), None, most_devices).collect()
 
 
 class _Columns(NamedTuple):
@@ -206,8 +211,10 @@ class _Collector:
         costs: CandidateCosts,
         distinct: IntArray,
         degrees: Degrees | None,
+        most_devices: int | None,
     ) -> None:
         self.costs = costs
+        self.most_devices = most_devices
         self.distinct = distinct
         self.degrees = degrees
         self.training = costs.problem.training
@@ -276,7 +283,7 @@ class _Collector:
         Beside them, a candidate for every message, and replicas and distance of every group.
         """
         costs, tensor = self.costs, self.tensor
-        pipeline, data, order, level = self._of_degrees()
+        pipeline, data, order, level = self._within(self._of_degrees())
         microbatches = self.training.microbatches(data)
         chunks = np.where(pipeline > 1, self.training.interleave, 1)
         divides = (chunks == 1) | (microbatches % pipeline == 0)
@@ -301,6 +308,13 @@ class _Collector:
         senders = [linked[messages.index(number)] for number in range(len(terms))]
         groups = tuple(zip(data[grouped].tolist(), distance[grouped].tolist(), strict=True))
         return columns.some(divides & (pipeline * chunks <= costs.layers)), senders, groups
+
+    def _within(self, candidates: IntArray) -> IntArray:
+        """Return the candidates of `_of_degrees` on no more than the most devices."""
+        if self.most_devices is None:
+            return candidates
+        devices = candidates[0] * candidates[1] * self.tensor
+        return candidates[:, devices <= self.most_devices]
 
     def _of_degrees(self) -> IntArray:
         """Return stages, replicas, order and level of candidates: (4, candidates).

@@ -154,8 +154,11 @@ def objective_words(spec: StudySpec) -> str:
 
 
 def limit_words(spec: StudySpec) -> str | None:
-    """Say what follows for the search from limits that no bound knows; nothing without them."""
-    if not spec.unbounded_limits or spec.objectives[0] not in BOUNDED_OBJECTIVES:
+    """Say what follows for the search from what no bound knows; nothing if they know all."""
+    (first, *others) = spec.objectives
+    if first not in BOUNDED_OBJECTIVES and not others and spec.sampler == "climb":
+        return f"No bound is known for the objective {first}: the sampler is climb, not bound."
+    if not spec.unbounded_limits or first not in BOUNDED_OBJECTIVES:
         return None
     unknown = _unknown_words(spec)
     if spec.sampler == "bound":
@@ -177,7 +180,7 @@ def enumeration_limit_words(spec: StudySpec) -> str | None:
 
 
 def _unknown_words(spec: StudySpec) -> str:
-    return f"The bounds do not know {' and '.join(spec.unbounded_limits)}"
+    return f"The bounds say little of {' and '.join(spec.unbounded_limits)}"
 
 
 def ratio_words(best: BestDesign) -> list[str]:

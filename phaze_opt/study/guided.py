@@ -94,7 +94,8 @@ def bound_sampler(
 
 
 _LIKELY = 1.03
-"""For each infeasible trial, a guess of the power is larger by this factor."""
+"""A guess of the power is larger by this factor after one infeasible trial, by its third power
+after two, its sixth after three."""
 
 
 class _PointsByBound:
@@ -136,7 +137,7 @@ class _PointsByBound:
 
     def guess(self, points: Sequence[Mapping[str, Any]], care: int) -> list[Cost]:
         """Guess the costs of points by their least times, and the power that these take."""
-        likely = replace(self._study_bounds, likely=_LIKELY**care)
+        likely = replace(self._study_bounds, likely=_LIKELY ** (care * (care + 1) / 2))
         grid, costs = self._points.grid, dict[int, Cost]()
         maximise = self._study_bounds.bounded.maximise
         places = np.array([self._places[_key(params)] for params in points]).reshape(-1, 3)

@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from phaze_opt.bounds.best_first import BestFirst
+from phaze_opt.bounds.point_grid import PointGrid
 from phaze_opt.codec import to_builtins
 from phaze_opt.limits import MOST_WORKERS, check_size
 from phaze_opt.spec.frozen import ResolvedStudy, documents_of
@@ -51,8 +52,9 @@ from phaze_opt.workload.graph import Workload
 
 Result = TypeVar("Result")
 
-FEW_POINTS = 20_000
-"""A space with fewer points is enumerated in one process: others would start too late."""
+FEW_POINTS = 2_000_000
+"""A space with fewer points, each under all solved options and workloads, is enumerated in one
+process: about half a minute of work, in which others would start too late."""
 
 
 class StoppedError(Exception):
@@ -67,6 +69,7 @@ def enumerate_study(
     study: Study,
     *,
     top: int = TOP,
+    distinct: bool = False,
     bounds: bool = True,
     time_limit_s: float | None = None,
     workers: int | None = None,
@@ -79,8 +82,9 @@ def enumerate_study(
     ----------
     study
         The study; its cached evaluations are used, but not its trials.
-    top, bounds, time_limit_s, on_progress
-        See `phaze_opt.whole_space.exhaustive.enumerate_space`.
+    top, distinct, bounds, time_limit_s, on_progress
+        See `phaze_opt.whole_space.exhaustive.enumerate_space`. A distinct top is not stored: it is
+        found again by stored bounds and evaluations.
     workers
         Number of processes on this machine; ``None`` for one per core, or one for `FEW_POINTS`.
     dask
@@ -96,7 +100,7 @@ def enumerate_study(
         If a signal stopped it.
     """
     study.check_version()
-    stored = stored_enumeration(study, top, bounds)
+    stored = None if distinct else stored_enumeration(study, top, bounds)
     if stored is not None:
         return stored
 
@@ -107,6 +111,7 @@ def enumerate_study(
             engine,
             BoundStore(study.storage),
             top=top,
+            distinct=distinct,
             bounds=bounds,
             time_limit_s=time_limit_s,
             on_progress=on_progress,
@@ -115,7 +120,7 @@ def enumerate_study(
         )
 
     enumeration = search_space(study, search, workers, dask)
-    if enumeration.status == "certified":
+    if enumeration.status == "certified" and not distinct:
         enumeration = replace(enumeration, finished_s=time.time())
         keep_answer(study.storage, study.resolved, SpaceAnswer(top, bounds, enumeration))
         if bounds and study.resolved.nominal is study.resolved:
@@ -165,12 +170,18 @@ def search_space(
         if not stop.requested:
             engine = Engine(study, study.evaluator, bounded)
             if workers is None:
-                workers = 1 if engine.grid.points < FEW_POINTS else len(os.sched_getaffinity(0))
+                workers = len(os.sched_getaffinity(0)) if _is_long(engine.grid) else 1
             with _pool(study, workers, dask, bounded) as pool:
                 result = search(engine, pool, lambda: stop.requested)
     if result is None:
         raise StoppedError(stop.exit_code or 1)
     return result
+
+
+def _is_long(grid: PointGrid) -> bool:
+    """Whether several processes find an answer sooner than one."""
+    spec = grid.study.spec
+    return grid.points * len(spec.runs) * len(spec.space.solved_options()) >= FEW_POINTS
 
 
 def stored_enumeration(study: Study, top: int = TOP, bounds: bool = True) -> Enumeration | None:

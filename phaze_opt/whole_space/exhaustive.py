@@ -11,6 +11,7 @@ comes after that of the last design of the top, in the order of designs (`phaze_
 
 from __future__ import annotations
 
+import bisect
 import heapq
 import time
 from collections import deque
@@ -24,6 +25,7 @@ from phaze_opt.bounds.point_grid import PointGrid
 from phaze_opt.bounds.study_bounds import check_bounded
 from phaze_opt.errors import InputError
 from phaze_opt.spec.axes import Scalar
+from phaze_opt.spec.axis_names import field_of, kind_of
 from phaze_opt.spec.ordering import VALUE_BIN, Head, Rank, least_merit
 from phaze_opt.store.enumerations import BoundStore
 from phaze_opt.study.trials import Metrics
@@ -163,6 +165,7 @@ def enumerate_space(
     store: BoundStore | None,
     *,
     top: int = TOP,
+    distinct: bool = False,
     bounds: bool = True,
     time_limit_s: float | None = None,
     on_progress: Callable[[EnumerationProgress], None] = lambda progress: None,
@@ -179,6 +182,9 @@ def enumerate_space(
         Stores bounds; ``None`` to store none.
     top
         Number of best designs to prove.
+    distinct
+        Whether no two designs of the top have the same architecture, the size of the HBM aside, or
+        values that count as equal: of these, only the first in the order of designs.
     bounds
         Whether points are bounded; otherwise every point is evaluated.
     time_limit_s
@@ -212,10 +218,10 @@ def enumerate_space(
     pool = pool or LocalPool(engine)
     if not bounds:
         points = every_point(engine.grid)
-        return _Search(engine, _Top(top), watch, points, None, pool).answer()
+        return _Search(engine, _top_of(engine, top, distinct), watch, points, None, pool).answer()
     check_bounded(spec)
     watch.on_progress(EnumerationProgress("boxes", 0, len(engine.grid.chips.first) - 1, None))
-    best = _Top(top)
+    best = _top_of(engine, top, distinct)
 
     def on_open(best_first: BestFirst) -> None:
         due = best_first.rows_before(best.last)
@@ -240,7 +246,15 @@ def every_point(grid: PointGrid) -> Iterator[BoundedPoint]:
 
 @dataclass(eq=False)
 class _Top:
-    """The best designs so far."""
+    """The best designs so far.
+
+    Attributes
+    ----------
+    size
+        Asked number of designs.
+    ranked
+        The designs of the top.
+    """
 
     size: int
     ranked: list[tuple[Rank, RankedDesign]] = field(default_factory=list)
@@ -266,6 +280,45 @@ class _Top:
         self.feasible += 1
         self.ranked.append((rank, design))
         self.ranked = heapq.nsmallest(self.size, self.ranked, key=lambda pair: pair[0].key)
+
+
+@dataclass(eq=False)
+class _DistinctTop(_Top):
+    """The best designs so far, of which no two are of one architecture or have equal values.
+
+    Attributes
+    ----------
+    axes
+        The searched axes of an architecture.
+    """
+
+    axes: frozenset[str] = frozenset()
+    _all: list[tuple[Rank, RankedDesign]] = field(default_factory=list)
+
+    def add(self, rank: Rank, design: RankedDesign) -> None:
+        """Add a feasible design, and choose the top again: a better one may take its place."""
+        self.feasible += 1
+        bisect.insort(self._all, (rank, design), key=lambda pair: pair[0].key)
+        architectures, values, chosen = set(), set(), []
+        for pair in self._all:
+            bin_of_value = pair[0].key[0]
+            architecture = tuple(item for item in pair[1].point if item[0] in self.axes)
+            if architecture not in architectures and bin_of_value not in values:
+                chosen.append(pair)
+                architectures.add(architecture)
+                values.add(bin_of_value)
+                if len(chosen) == self.size:
+                    break
+        self.ranked = chosen
+
+
+def _top_of(engine: Engine, size: int, distinct: bool) -> _Top:
+    """Return an empty top."""
+    if not distinct:
+        return _Top(size)
+    names = engine.grid.study.spec.space.searched
+    chip = [name for name in names if kind_of(name) == "chip" and field_of(name) != "hbm_bytes"]
+    return _DistinctTop(size, axes=frozenset(chip))
 
 
 _Pending = tuple[BoundedPoint, Task[list[Metrics]] | None]

@@ -133,15 +133,17 @@ class ScalarBounds:
         """
         # The quickest bound comes first, and is enough for most chips that are far from the top.
         sorts: list[Sort] = ["chip"] if box is None else ["fitting", "quick", "chip"]
-        return self._rates(design, range(row, row + 1), known, sorts, box)
+        return self._rates(design, row, known, sorts, box)
 
-    def merit(self, design: Design, rows: range, area_mm2: float, rates: Sequence[float]) -> float:
+    def merit(
+        self, design: Design, rows: range | int, area_mm2: float, rates: Sequence[float]
+    ) -> float:
         """Return the merit of a design that trains at these rates (samples/s, per workload).
 
         Parameters
         ----------
         rows
-            The chips that it bounds, of which the least energy counts.
+            The chips of the box that it bounds, of which the least energy counts; or the chip.
         """
         if min(rates) == 0.0:
             return 0.0
@@ -168,10 +170,10 @@ class ScalarBounds:
         weights = [run.weight for run in self.study.spec.runs]
         return float(joined(kind, self.study.spec.aggregate, ratios, weights)) * rounding
 
-    def _least_j(self, runs: Sequence[_ScalarRun], design: Design, rows: range) -> float:
+    def _least_j(self, runs: Sequence[_ScalarRun], design: Design, rows: range | int) -> float:
         """Return the least joules per sample of one workload, over all that fits and is in time."""
         chip = with_memory_margin(design.accelerator, self.study.spec.constraints)
-        sort: Sort = "box" if len(rows) > 1 else "chip"
+        sort: Sort = "chip" if isinstance(rows, int) else "box"
         least_j = math.inf
         for run in runs:
             own = _chip_seconds(run, chip)
@@ -179,18 +181,20 @@ class ScalarBounds:
                 candidates = run.candidates(variant, placement, chip.usable_hbm_bytes)
                 least_s = _least_s(passes, candidates, own, chip, sort, math.inf)
                 batch_j = self._batch_j(run, variant, rows)
-                if max(least_s, self._cooled_s(run, batch_j)) <= self.arrays.most_s:
+                least_s = max(least_s, self._cooled_s(run, batch_j))
+                if math.isfinite(least_s) and least_s <= self.arrays.most_s:
                     least_j = min(least_j, batch_j / run.fused.global_batch)
         return least_j
 
-    def _batch_j(self, run: _ScalarRun, variant: WorkloadVariant, rows: range) -> float:
+    def _batch_j(self, run: _ScalarRun, variant: WorkloadVariant, rows: range | int) -> float:
         """Return the least energy of a batch on some chips; 0 if nobody asks for it."""
         if not self.arrays.asks_for_energy:
             return 0.0
         assert self.space is not None
         kinds = self.space.energy_kinds
         by_kind = self.arrays.least_batch_j(run.inputs, variant, kinds)
-        return float(by_kind[kinds.of[rows.start : rows.stop]].min())
+        own = kinds.of[rows] if isinstance(rows, int) else kinds.of[rows.start : rows.stop]
+        return float(by_kind[own].min())
 
     def _cooled_s(self, run: _ScalarRun, batch_j: float) -> float:
         """Return the time in which a batch takes no more than the power of all devices."""
@@ -199,7 +203,7 @@ class ScalarBounds:
     def _rates(
         self,
         design: Design,
-        rows: range,
+        rows: range | int,
         known: Sequence[float],
         sorts: Sequence[Sort],
         box: Accelerator | None,
@@ -222,7 +226,7 @@ class ScalarBounds:
         self,
         run: _ScalarRun,
         chip: Accelerator,
-        rows: range,
+        rows: range | int,
         enough_s: float,
         sorts: Sequence[Sort],
         box: Accelerator | None,

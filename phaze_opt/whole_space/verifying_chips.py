@@ -161,17 +161,17 @@ class _BoundedChip:
 
 def _bound(verification: Verification, chip: _BoundedChip, place: int, hbm_bytes: int) -> float:
     """Bound the merit of a chip with one size of the HBM; less than its least merit is enough."""
-    scalar, rows = verification.scalar, range(chip.row, chip.row + 1)
+    scalar = verification.scalar
     design = replace(chip.design, accelerator=verification.chip(chip.row, hbm_bytes))
     # Of several workloads, all known rates are lowered by one factor.
     rates = [1.0] if chip.rates is None else chip.rates[:, place].tolist()
     scale = 0.0
     if verification.engine.rule.bounded.name in RATES:
-        merit = scalar.merit(design, rows, chip.area_mm2, rates)
+        merit = scalar.merit(design, chip.row, chip.area_mm2, rates)
         scale = chip.least / merit * (1.0 - _MARGIN) if merit > 0.0 else 0.0
     known = [rate * scale for rate in rates]
     found = scalar.of_chip(design, chip.row, known, chip.box)
-    return scalar.merit(design, rows, chip.area_mm2, found)
+    return scalar.merit(design, chip.row, chip.area_mm2, found)
 
 
 def _rates_of_arrays(verification: Verification, design: Design, cell: _Cell) -> FloatArray | None:

@@ -369,20 +369,35 @@ trials = 8
 """
 
 
-def test_a_limit_that_no_bound_knows_is_kept_by_default(phaze: Phaze) -> None:
-    """Where the fastest designs are all too hot, the default sampler finds others, and says so."""
-    Path("hot.toml").write_text(_HOT)
-    chosen = _HOT.replace('"hot"', '"chosen"') + 'sampler = "bound"\n'
-    Path("chosen.toml").write_text(chosen)
-    feasible = {}
-    for name in ("hot", "chosen"):
-        made = phaze("study", "create", f"{name}.toml")
-        ran = phaze("study", "run", name)
-        for each in (made, ran):
-            assert each.code == 0 and "The bounds do not know max_power_w" in each.err
-        trials = phaze("study", "show", name, "--json").json["trials"]
-        feasible[name] = trials["complete"] - trials["infeasible"]
-    assert "climb is chosen" in ran.err
-    assert feasible["hot"] > feasible["chosen"] == 0
+def test_a_limit_of_the_power_is_kept_by_default(phaze: Phaze) -> None:
+    """Where the fastest designs are all too hot, the best one that is not is found, and proven."""
+    Path("hot.toml").write_text(_HOT.replace("trials = 8", "trials = 60"))
+    assert phaze("study", "create", "hot.toml").code == 0
+    found = phaze("study", "enumerate", "hot", "--json").json
+    assert 0 < found["feasible"] <= found["evaluated"] < found["points"]
+    ran = phaze("study", "run", "hot", "--trials", "5")
+    assert ran.code == 0 and "bound" not in ran.err
+    best = phaze("study", "best", "hot", "--json").json["values"][0]
+    assert best > 0.95 * found["best"]["values"][0]
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ("max_devices = 2", "The bounds say little of max_devices"),
+        ('max_power_w = 50\n[search]\nsampler = "climb"', ""),
+        ("", "No bound is known for the objective power"),
+    ],
+)
+def test_what_the_bounds_do_not_know_is_said(phaze: Phaze, change: str, words: str) -> None:
+    """By the check of the spec, when the study is made, and when it runs."""
+    objective = "" if change else 'objectives = ["power"]\n'
+    text = objective + _HOT.split("[constraints]")[0]
+    Path("hot.toml").write_text(f"{text}[constraints]\n{change}\n")
     checked = " ".join(phaze("spec", "check", "hot.toml").out.split())
-    assert "8 trials, climb" in checked and "the sampler is climb, not bound" in checked
+    said = [
+        phaze("study", "create", "hot.toml").err,
+        phaze("study", "run", "hot", "--trials", "2").err,
+    ]
+    for each in (checked, *said):
+        assert words in each and ("climb, not bound" in each) == bool(words)

@@ -346,7 +346,7 @@ def test_what_runs_share_is_what_each_has_alone(problem: PlacementProblem, kept:
         costs, distinct = CandidateCosts(alone), np.arange(len(layers))
         shared, own = (
             LeastCandidates.of(costs, distinct),
-            _Collector(costs, distinct, None).collect(),
+            _Collector(costs, distinct, None, None).collect(),
         )
         for stages, other in zip(shared.fitting(1000.0), own.fitting(1000.0), strict=True):
             np.testing.assert_array_equal(stages, other)

@@ -111,10 +111,10 @@ CASES: dict[str, dict[str, Any]] = {
         "model": "opt-350m",
         "optimizer": "adam",
         "space": Space(
-            "tpuv4-lanes", num_tc=[1, 4], pe_x=[64, 128], pe_y=[64, 256], microbatch=[1, 4]
+            "tpuv4-lanes", num_tc=[1, 4], pe_x=[64, 128], pe_y=[64, 256], devices=[8, 16]
         ),
         "objectives": ("energy_per_sample",),
-        "constraints": ConstraintSpec(max_time_per_batch_s=0.5),
+        "constraints": ConstraintSpec(max_time_per_batch_s=1.5, max_devices=12),
     },
     "small": {
         "model": None,

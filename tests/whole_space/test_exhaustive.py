@@ -21,6 +21,7 @@ from phaze_opt.report.enumeration import enumeration_tables
 from phaze_opt.spec.constraints import chip_violation
 from phaze_opt.spec.designs import chip_of
 from phaze_opt.spec.freezing import check_names
+from phaze_opt.spec.ordering import value_bin
 from phaze_opt.spec.run_inputs import run_inputs
 from phaze_opt.spec.space import Space, all_points, numbered_point, point_at
 from phaze_opt.spec.study_spec import AreaSpec, ConstraintSpec, StudySpec, read_spec
@@ -191,6 +192,30 @@ def test_bounds_change_nothing_but_the_work(
         bounded.points - bounded.levels[1].points,
         bounded.levels[1].points - bounded.evaluated,
     ]
+
+
+@pytest.mark.parametrize("top", [1, 3, 50])
+def test_a_distinct_top_has_the_best_of_each_architecture(tmp_path: Path, top: int) -> None:
+    """The sizes of the HBM and the options do not count; of equal values only the first is there.
+
+    With bounds it is the same, and a top of all designs is not mistaken for it.
+    """
+    study = toy(tmp_path)
+    every = enumerate_study(study, top=10_000, bounds=False)
+    architectures, bins, expected = set(), set(), []
+    for design in every.top:
+        values = dict(design.point)
+        architecture, value = (values["num_tc"], values["pe_x"]), value_bin(design.metrics.value)
+        if architecture not in architectures and value not in bins:
+            expected.append(design.point)
+            architectures.add(architecture)
+            bins.add(value)
+    assert 3 < len(expected) < len(every.top)
+    for bounds in (False, True):
+        found = enumerate_study(study, top=top, distinct=True, bounds=bounds)
+        assert [design.point for design in found.top] == expected[:top]
+        assert found.status == "certified"
+    assert len(enumerate_study(study, top=top).top) == min(top, len(every.top))
 
 
 @pytest.fixture(scope="module")

@@ -77,7 +77,7 @@ def test_chips_have_nearly_the_same_bounds(engine: Engine) -> None:
         for row in range(option % 2, len(chips), 2):
             size, design = list(enumerate(designs(engine, option, row)))[-1]
             rates = plain.of_chip(design, row, [0.0] * len(grid.study.spec.runs))
-            value = plain.merit(design, range(row, row + 1), float(chips.area_mm2[row]), rates)
+            value = plain.merit(design, row, float(chips.area_mm2[row]), rates)
             metrics = engine.objective(grid.point(option, size, row))
             if metrics.feasible:
                 assert engine.rule.bounded.merit(metrics.value) <= value

@@ -32,7 +32,7 @@ Guess = Callable[[Sequence[Mapping[str, Any]], int], Sequence[Cost]]
 """Guesses the costs of points, the more carefully the more of them failed; it need not bound them.
 """
 
-MOST_CARE = 3
+MOST_CARE = 4
 """Number of infeasible trials after which a guess is no more careful."""
 
 GUESSED, MOST_GUESSED = 1024, 8192
