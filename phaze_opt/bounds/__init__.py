@@ -10,6 +10,7 @@ formula: it composes the ``least_*`` of the rooms to its left.
 - `study_bounds`: bounds of many chips, or of boxes, at once; `bounding`: bounds of parts of a
   space, computed or from the database.
 - `best_first`: the points in order, with no more bounds than the order needs.
+- `power_limit`: what a limit of the power excludes.
 - `fitting_tiles`: many chips at once, of which some fit no tile of a product.
 - `needless_memory`: points with more HBM than any placement can fill.
 - `space_size`: the size of a space, and the time and memory to bound it.

@@ -16,6 +16,7 @@ import numpy as np
 
 from phaze_opt.arrays import FloatArray, IntArray
 from phaze_opt.bounds.fitting_tiles import where_tiles_fit
+from phaze_opt.bounds.power_limit import PowerLimit
 from phaze_opt.bounds.space_chips import EnergyKinds, SpaceChips
 from phaze_opt.choices import FusionMode
 from phaze_opt.degrees import Degrees
@@ -180,8 +181,11 @@ class StudyBounds:
     @property
     def asks_for_energy(self) -> bool:
         """Whether the bounds depend on the energy of a batch."""
-        limited = self.study.spec.constraints.max_power_w is not None
-        return limited or self.bounded.name == "energy_per_sample"
+        return self.study.spec.constraints.max_power_w is not None or self._by_energy
+
+    @property
+    def _by_energy(self) -> bool:
+        return self.bounded.name == "energy_per_sample"
 
     @property
     def most_s(self) -> float:
@@ -350,7 +354,7 @@ class StudyBounds:
     def least_of_batch(self, inputs: RunInputs, chips: BoundedChips) -> FloatArray:
         """Bound the time and the energy of a batch from below, over all placements.
 
-        A design whose power has a limit takes at least its energy over the power of all devices.
+        A limit of the power makes them longer, see `phaze_opt.bounds.power_limit`.
 
         Parameters
         ----------
@@ -374,43 +378,35 @@ class StudyBounds:
         )
         usable = chips.architectures.column("calibration.usable_hbm_share")[:, 0]
         usable = usable * (1.0 - limits.min_memory_margin)
-        by_energy = self.bounded.name == "energy_per_sample"
         best = np.full((2, *chips.hbm_bytes.shape), np.inf)
-        cooled_s, most_s, fastest_s = best[0, 0].copy(), best[0].copy(), np.zeros_like(best[0])
+        power = PowerLimit(chips.hbm_bytes.shape, self.likely)
         for run in self.on_slices(inputs):
             for variant in self.variants(run):
                 layers = self._layers(run.capture, variant, chips, run.cluster, training)
                 placement = self.placement(run.capture, variant, run.cluster, as_fused, fusion)
-                batch_j, longest = np.zeros_like(cooled_s), None
+                batch_j, longest = np.zeros(len(chips.area_mm2)), None
                 if self.asks_for_energy:
                     by_kind = self.least_batch_j(run, variant, chips.space.energy_kinds)
                     batch_j = chips.least(by_kind)
-                own_s = batch_j / self.most_power_w(run.cluster)
-                cooled_s = np.minimum(cooled_s, own_s)
                 if limits.max_power_w is not None and not chips.rooflines:
                     longest = longest_layers(
                         variant, chips.architectures, run.cluster, training, lane_rate=lane_rate
                     )
                 for size, capacities in enumerate(chips.hbm_bytes):
                     of_size = replace(rates, hbm_usable_bytes=capacities * usable)
-                    known_s = None if by_energy else best[0, size]
+                    # What is not faster may still take less energy.
+                    known_s = None if self._by_energy else best[0, size]
                     least_s = placement.least_s(
                         layers, of_size, known_s, splits=not chips.rooflines
                     )
-                    if self.likely is not None:
-                        fastest_s[size] = np.where(least_s < best[0, size], own_s, fastest_s[size])
-                    else:
-                        least_s = np.maximum(least_s, own_s)
+                    own_s = batch_j / self.most_power_w(run.cluster)
+                    least_s = power.slowed_s(size, least_s, own_s, best[0, size])
                     least_s[least_s > self.most_s] = np.inf
                     least_j = np.where(np.isfinite(least_s), batch_j, np.inf)
                     best[:, size] = np.minimum(best[:, size], [least_s, least_j])
                     if longest is not None:
-                        known_s = placement.most_s(longest, of_size)
-                        most_s[size] = np.minimum(most_s[size], known_s)
-        # Even the slowest placement that may be chosen takes too much power.
-        best[:, cooled_s > most_s] = np.inf
-        if self.likely is not None:
-            best[:, fastest_s * self.likely > best[0]] = np.inf
+                        power.fastest(size, placement.most_s(longest, of_size))
+        best[:, power.excluded(best[0])] = np.inf
         return best
 
     def most_held_bytes(self, design: Design) -> float:

@@ -183,8 +183,8 @@ def enumerate_space(
     top
         Number of best designs to prove.
     distinct
-        Whether no two designs of the top have the same architecture, the size of the HBM aside, or
-        values that count as equal: of these, only the first in the order of designs.
+        Whether the top has only the best design of every architecture, the size of the HBM aside,
+        and of architectures whose best values count as equal only the first.
     bounds
         Whether points are bounded; otherwise every point is evaluated.
     time_limit_s
@@ -284,7 +284,7 @@ class _Top:
 
 @dataclass(eq=False)
 class _DistinctTop(_Top):
-    """The best designs so far, of which no two are of one architecture or have equal values.
+    """The best designs so far, one of every architecture, and one of every value.
 
     Attributes
     ----------
@@ -303,12 +303,14 @@ class _DistinctTop(_Top):
         for pair in self._all:
             bin_of_value = pair[0].key[0]
             architecture = tuple(item for item in pair[1].point if item[0] in self.axes)
-            if architecture not in architectures and bin_of_value not in values:
+            if architecture in architectures:
+                continue
+            if bin_of_value not in values:
                 chosen.append(pair)
-                architectures.add(architecture)
-                values.add(bin_of_value)
-                if len(chosen) == self.size:
-                    break
+            architectures.add(architecture)
+            values.add(bin_of_value)
+            if len(chosen) == self.size:
+                break
         self.ranked = chosen
 
 
