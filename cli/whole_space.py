@@ -13,7 +13,10 @@ from .output import say
 WorkersOption = Annotated[
     int | None,
     typer.Option(
-        "--workers", metavar="W", help="Processes; default: one per core.", show_default=False
+        "--workers",
+        metavar="W",
+        help="Processes; default: one, or one per core if that is sooner.",
+        show_default=False,
     ),
 ]
 
