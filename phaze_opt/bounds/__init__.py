@@ -7,7 +7,8 @@ formula: it composes the ``least_*`` of the rooms to its left.
 
 - `chip_columns`: the fields of all chips of a space as arrays; `space_chips`: the chips that the
   study allows, in boxes of equal peak rates; `point_grid`: options, HBM sizes and chips as a grid.
-- `study_bounds`: bounds of many chips, or of boxes, at once; `bounding`: bounds of parts of a
+- `bounded_chips`: chips, or boxes of them, that are bounded together;
+  `study_bounds`: their bounds; `bounding`: bounds of parts of a
   space, computed or from the database.
 - `best_first`: the points in order, with no more bounds than the order needs.
 - `power_limit`: what a limit of the power excludes.

@@ -135,7 +135,7 @@ class BestFirst:
         bounder: Bounder | None = None,
         on_open: Callable[[BestFirst], None] = lambda best_first: None,
     ) -> None:
-        check_bounded(grid.study.spec)
+        check_bounded(grid.study.spec.objectives)
         self.grid = grid
         self._study_bounds = study_bounds
         self._store = store

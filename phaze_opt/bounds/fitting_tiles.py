@@ -23,6 +23,10 @@ def where_tiles_fit(
         All indices.
     otherwise : (..., 1)
         The bound of a chip that no tile fits.
+
+    Returns
+    -------
+    bounds : (..., chips)
     """
     try:
         return bound(chips)

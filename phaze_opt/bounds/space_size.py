@@ -16,9 +16,9 @@ from phaze_opt.spec.run_inputs import run_inputs
 from phaze_opt.units import GIB, MIB, counted
 from phaze_opt.workload.graph import Workload
 
-# Measured on the spaces of the paper and of the quickstart: 1.4 to 12 s, and 270 to 890 MB.
+# Measured on the spaces of the paper and of the quickstart: 0.4 to 2.8 s, and 290 to 580 MB.
 # Candidates that differ only in the recompute of layers share the first of these times.
-_CANDIDATE_S, _FITTING_S, _CELL_S = 8e-5, 2.5e-5, 2e-5
+_CANDIDATE_S, _FITTING_S, _CELL_S = 1.6e-5, 5e-6, 4e-6
 _BASE_BYTES, _CHIP_BYTES = 250 * MIB, 500
 
 

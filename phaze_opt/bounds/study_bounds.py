@@ -10,14 +10,14 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Self
 
 import numpy as np
 
 from phaze_opt.arrays import FloatArray, IntArray
+from phaze_opt.bounds.bounded_chips import BoundedChips
 from phaze_opt.bounds.fitting_tiles import where_tiles_fit
 from phaze_opt.bounds.power_limit import PowerLimit
-from phaze_opt.bounds.space_chips import EnergyKinds, SpaceChips
+from phaze_opt.bounds.space_chips import EnergyKinds
 from phaze_opt.choices import FusionMode
 from phaze_opt.degrees import Degrees
 from phaze_opt.errors import InputError
@@ -45,9 +45,10 @@ from phaze_opt.spec.frozen import ResolvedStudy
 from phaze_opt.spec.objectives import (
     BOUNDED_OBJECTIVES,
     OBJECTIVES,
-    RATES,
+    RATE_OBJECTIVES,
     Measured,
     ObjectiveKind,
+    ObjectiveName,
     joined,
 )
 from phaze_opt.spec.run_inputs import RunInputs, run_inputs
@@ -61,11 +62,11 @@ ROUNDING = 1e-9
 
 def bounded_rate(spec: StudySpec) -> ObjectiveKind:
     """Return the rate that bounds of a front are made of: the first, or the throughput."""
-    named = [name for name in spec.objectives if name in RATES]
+    named = [name for name in spec.objectives if name in RATE_OBJECTIVES]
     return OBJECTIVES[named[0] if named else "throughput"]
 
 
-def check_bounded(spec: StudySpec) -> None:
+def check_bounded(names: Sequence[ObjectiveName]) -> None:
     """Refuse an objective for which no bound is known.
 
     Raises
@@ -73,7 +74,7 @@ def check_bounded(spec: StudySpec) -> None:
     InputError
         The sentence names the objectives that have a bound.
     """
-    for name in spec.objectives:
+    for name in names:
         if name not in BOUNDED_OBJECTIVES:
             raise InputError(
                 f"No bound is known for the objective {name}; --no-bounds evaluates every point. "
@@ -83,67 +84,6 @@ def check_bounded(spec: StudySpec) -> None:
 
 _KEPT = 64
 """Number of bounds of layers to keep, because options share them."""
-
-
-@dataclass(frozen=True, eq=False)
-class BoundedChips:
-    """Chips that are bounded together.
-
-    Attributes
-    ----------
-    architectures
-        One chip per architecture.
-    hbm_bytes : (sizes, architectures)
-        Sizes of the HBM.
-    area_mm2 : (architectures,)
-        Under the area model of the study.
-    space
-        The space that they are of.
-    runs : (architectures, 2)
-        First and last row (exclusive) of the chips of the space that each stands for.
-    rooflines
-        Whether each chip stands for a box: all chips with its peak rates, of their least area.
-    """
-
-    architectures: Chips
-    hbm_bytes: IntArray
-    area_mm2: FloatArray
-    space: SpaceChips
-    runs: IntArray
-    rooflines: bool = False
-
-    @classmethod
-    def of(cls, chips: SpaceChips, rows: IntArray) -> Self:
-        """Return the architectures of some rows of a space."""
-        architectures = Chips([chips.architecture(row) for row in rows.tolist()])
-        runs = np.stack([rows, rows + 1], axis=1)
-        return cls(architectures, chips.hbm_bytes[:, rows], chips.area_mm2[rows], chips, runs)
-
-    @classmethod
-    def boxes(cls, chips: SpaceChips) -> Self:
-        """Return the boxes of a space, each by its first architecture."""
-        first, end = chips.first[:-1], chips.first[1:]
-        least_mm2 = np.minimum.reduceat(chips.area_mm2, first) if len(first) else chips.area_mm2
-        runs = np.stack([first, end], axis=1)
-        return replace(cls.of(chips, first), area_mm2=least_mm2, runs=runs, rooflines=True)
-
-    def some(self, which: IntArray) -> BoundedChips:
-        """Return the chips of some indices."""
-        return replace(
-            self,
-            architectures=Chips([self.architectures[index] for index in which.tolist()]),
-            hbm_bytes=self.hbm_bytes[:, which],
-            area_mm2=self.area_mm2[which],
-            runs=self.runs[which],
-        )
-
-    def least(self, by_kind: FloatArray) -> FloatArray:
-        """Return the least of what depends on the kind of energy alone: (architectures,)."""
-        of_rows = by_kind[self.space.energy_kinds.of]
-        if not self.rooflines:
-            return np.asarray(of_rows[self.runs[:, 0]])
-        # Boxes need not stand next to each other: every second part lies between two of them.
-        return np.array([of_rows[begin:end].min() for begin, end in self.runs.tolist()])
 
 
 @dataclass(eq=False)
@@ -188,12 +128,12 @@ class StudyBounds:
         return self.bounded.name == "energy_per_sample"
 
     @property
-    def most_s(self) -> float:
-        """The longest time of a batch that keeps its limit."""
+    def time_limit_s(self) -> float:
+        """The limit of the time of a batch, with a margin; infinite if there is none."""
         return (self.study.spec.constraints.max_time_per_batch_s or np.inf) * (1.0 + ROUNDING)
 
-    def most_power_w(self, cluster: Cluster) -> float:
-        """Return the power at which all devices of a network keep its limit."""
+    def power_limit_w(self, cluster: Cluster) -> float:
+        """Return the limit of the power of all devices together; infinite if there is none."""
         limits = self.study.spec.constraints
         devices = min(cluster.devices, limits.max_devices or cluster.devices)
         return (limits.max_power_w or np.inf) * devices
@@ -204,7 +144,7 @@ class StudyBounds:
         limits, kind = self.study.spec.constraints, self.bounded
         stated = limits.max_power_w, limits.max_time_per_batch_s, limits.max_devices
         known = ["limits"] if any(stated) else []
-        measure = [] if kind.name in RATES else [kind.name]
+        measure = [] if kind.name in RATE_OBJECTIVES else [kind.name]
         return [self.study.question_hash, *known, *measure]
 
     def values(self, design: Design, chips: BoundedChips) -> FloatArray:
@@ -399,9 +339,9 @@ class StudyBounds:
                     least_s = placement.least_s(
                         layers, of_size, known_s, splits=not chips.rooflines
                     )
-                    own_s = batch_j / self.most_power_w(run.cluster)
+                    own_s = batch_j / self.power_limit_w(run.cluster)
                     least_s = power.slowed_s(size, least_s, own_s, best[0, size])
-                    least_s[least_s > self.most_s] = np.inf
+                    least_s[least_s > self.time_limit_s] = np.inf
                     least_j = np.where(np.isfinite(least_s), batch_j, np.inf)
                     best[:, size] = np.minimum(best[:, size], [least_s, least_j])
                     if longest is not None:

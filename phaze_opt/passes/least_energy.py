@@ -24,7 +24,18 @@ from phaze_opt.workload.graph import OperatorGraph, WorkloadVariant
 def fused_passes(
     variant: WorkloadVariant, training: Training, fusion: FusionMode
 ) -> tuple[tuple[OperatorGraph, ...], tuple[int, ...]]:
-    """Return the graphs that run in a microbatch, and how often each does."""
+    """Return the graphs that run in a microbatch.
+
+    Parameters
+    ----------
+    variant, training, fusion
+        As for `least_batch_energy_j`.
+
+    Returns
+    -------
+    graphs, runs
+        The fused passes of all distinct layers, and how often each of them runs.
+    """
     graphs, runs = [], []
     for layer, count in zip(variant.layers, variant.counts, strict=True):
         for name, graph in graphs_of(layer, training).items():

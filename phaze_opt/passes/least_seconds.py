@@ -129,6 +129,11 @@ def longest_layers(
     ----------
     variant, chips, cluster, training, lane_rate
         As for `least_layers`.
+
+    Returns
+    -------
+    LeastLayers
+        The same seconds as `least_layers`, but from above.
     """
     run = _Run(cluster, training, variant.tensor_parallel, lane_rate)
     return _layers(variant, chips, default_fusion(chips[0]), run, _longest_passes)

@@ -80,8 +80,8 @@ def _least_s(problem: PlacementProblem) -> float:
         rounds, depth, share = grid.deepest_that_fit(fitting[grid.tensor])
         all_s, largest_s = costs.work_of_layers_s(grid.tensor)
         for index, (of_batch, stages) in enumerate(zip(rounds, depth, strict=True)):
-            one = slice(index, index + 1)
-            _, bound_s = least_of_work(rounds[one], depth[one], share[one], all_s, largest_s)
+            here = slice(index, index + 1)
+            _, bound_s = least_of_work(rounds[here], depth[here], share[here], all_s, largest_s)
             if of_batch > stages:
                 # It falls with more stages, too.
                 fullest_s = max(all_s / stages, largest_s)
@@ -154,12 +154,12 @@ def _merged_layers(
         ]
         for name in LayerPasses._fields
     }
-    found = []
+    merged_layers = []
     for index, (i, j) in enumerate(zip(starts.tolist(), ends, strict=True)):
         own = layers[i:j]
         tied = [layer.tied_parameters for layer in own]
         passes = [PassCost(*(part[index] for part in parts)) for parts in seconds.values()]
-        found.append(
+        merged_layers.append(
             LayerCost(
                 f"{i}:{j}",
                 LayerPasses(*passes),
@@ -170,7 +170,7 @@ def _merged_layers(
                 own[-1].output_bytes,
             )
         )
-    return tuple(found)
+    return tuple(merged_layers)
 
 
 def _merged_starts(layers: Sequence[LayerCost], most: int) -> IntArray:

@@ -22,10 +22,10 @@ ObjectiveName = Literal[
 ]
 Aggregate = Literal["geometric-mean", "weighted-mean", "minimum"]
 
-RATES: tuple[ObjectiveName, ...] = ("throughput", "tokens", "throughput_per_area")
+RATE_OBJECTIVES: tuple[ObjectiveName, ...] = ("throughput", "tokens", "throughput_per_area")
 """Objectives proportional to the throughput: before an evaluation, all else is known exactly."""
 
-BOUNDED_OBJECTIVES: tuple[ObjectiveName, ...] = (*RATES, "energy_per_sample", "area")
+BOUNDED_OBJECTIVES: tuple[ObjectiveName, ...] = (*RATE_OBJECTIVES, "energy_per_sample", "area")
 """Objectives with a bound. The power has none: a slower placement always takes less of it."""
 
 

@@ -83,14 +83,14 @@ class Tally:
     def of(cls, trials: Iterable[TrialFacts]) -> Tally:
         """Count trials one by one."""
         groups: dict[tuple[str, str | None], list[TrialFacts]] = {}
-        for one in trials:
-            groups.setdefault((one.kind, one.violated), []).append(one)
+        for trial in trials:
+            groups.setdefault((trial.kind, trial.violated), []).append(trial)
         return cls(
             {
                 key: (
                     len(group),
-                    *(sum(int(getattr(one, name)) for one in group) for name in _SUMS),
-                    min(one.number for one in group),
+                    *(sum(int(getattr(trial, name)) for trial in group) for name in _SUMS),
+                    min(trial.number for trial in group),
                 )
                 for key, group in groups.items()
             }

@@ -29,6 +29,10 @@ from phaze_opt.study.samplers.grid import Grid
 from phaze_opt.study.samplers.replay import Cost, CostOf
 from phaze_opt.workload.graph import Workload
 
+_LIKELY = 1.03
+"""A guess of the power is larger by this factor after one infeasible trial, by its third power
+after two, its sixth after three."""
+
 
 def best_bound_first(
     study: ResolvedStudy,
@@ -53,7 +57,7 @@ def best_bound_first(
     InputError
         If no bound of the objective is known, or the space is too large.
     """
-    check_bounded(study.spec)
+    check_bounded(study.spec.objectives)
     points = _PointsByBound(study, workloads, reference, store)
     # Where the power has a limit, the best bounds are of chips that take just as much of it, and
     # most of these take more.
@@ -91,11 +95,6 @@ def bound_sampler(
 
     search = best_bound_first(study, workloads, reference, store, cost_of_value)
     return BoundSampler(search, study.spec.search.seed)
-
-
-_LIKELY = 1.03
-"""A guess of the power is larger by this factor after one infeasible trial, by its third power
-after two, its sixth after three."""
 
 
 class _PointsByBound:
@@ -136,7 +135,15 @@ class _PointsByBound:
                 yield params, (0, *bounded.head)
 
     def guess(self, points: Sequence[Mapping[str, Any]], care: int) -> list[Cost]:
-        """Guess the costs of points by their least times, and the power that these take."""
+        """Guess the costs of points by their least times, and the power that these take.
+
+        Parameters
+        ----------
+        points
+            Parameters that were yielded before.
+        care
+            Number of infeasible trials to learn from.
+        """
         likely = replace(self._study_bounds, likely=_LIKELY ** (care * (care + 1) / 2))
         grid, costs = self._points.grid, dict[int, Cost]()
         maximise = self._study_bounds.bounded.maximise

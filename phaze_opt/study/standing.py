@@ -10,7 +10,7 @@ import itertools
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -112,7 +112,7 @@ def facts_of(resolved: ResolvedStudy, trial: TrialRecord) -> TrialFacts:
     ranked = {"value_bin": value_bin, "hbm_bytes": hbm_bytes}
     ranked |= {"area_mm2": area_mm2, "energy_j": energy_j}
     ranked |= {column.key: cost for column, cost in zip(COSTS, costs, strict=False)}
-    return TrialFacts(**{**vars(facts), **ranked})
+    return replace(facts, **ranked)
 
 
 def trials_of(study: StoredStudy, rows: Iterable[int]) -> Iterator[list[TrialRecord]]:
@@ -228,7 +228,9 @@ def _best(
     study: StoredStudy, facts: FactsOfStudy, rest: Sequence[TrialRecord]
 ) -> TrialRecord | None:
     """Return the best of the trials with facts and of the rest."""
-    return best_trial(sorted([*_ranked(study, facts.best()), *rest], key=lambda one: one.number))
+    return best_trial(
+        sorted([*_ranked(study, facts.best()), *rest], key=lambda trial: trial.number)
+    )
 
 
 def _front(
@@ -241,7 +243,7 @@ def _front(
     rows = facts.by_costs(objectives)
     numbers_and_costs = _array(rows, 1 + objectives)
     kept = [rows[place][0] for place in undominated(numbers_and_costs[:, 1:])]
-    trials = sorted([*_ranked(study, kept), *rest], key=lambda one: one.number)
+    trials = sorted([*_ranked(study, kept), *rest], key=lambda trial: trial.number)
     return tuple(front(study.resolved.spec, trials))
 
 

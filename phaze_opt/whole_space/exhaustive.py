@@ -219,7 +219,7 @@ def enumerate_space(
     if not bounds:
         points = every_point(engine.grid)
         return _Search(engine, _top_of(engine, top, distinct), watch, points, None, pool).answer()
-    check_bounded(spec)
+    check_bounded(spec.objectives)
     watch.on_progress(EnumerationProgress("boxes", 0, len(engine.grid.chips.first) - 1, None))
     best = _top_of(engine, top, distinct)
 

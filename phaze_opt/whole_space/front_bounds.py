@@ -13,9 +13,7 @@ import numpy as np
 from phaze_opt.arrays import FloatArray, IntArray
 from phaze_opt.bounds.point_grid import PointGrid
 from phaze_opt.bounds.study_bounds import ROUNDING, StudyBounds, bounded_rate, one_sample_per_s
-from phaze_opt.errors import InputError
 from phaze_opt.spec.objectives import (
-    BOUNDED_OBJECTIVES,
     OBJECTIVES,
     Measured,
     ObjectiveKind,
@@ -48,22 +46,6 @@ def front_objectives(spec: StudySpec, *, energy: bool = False) -> tuple[Objectiv
     names = spec.objectives if len(spec.objectives) > 1 else ("throughput", "area")
     added: tuple[ObjectiveName, ...] = ("energy_per_sample",) if energy else ()
     return tuple(dict.fromkeys((*names, *added)))
-
-
-def check_front_objectives(names: Sequence[ObjectiveName]) -> None:
-    """Refuse an objective without a known bound.
-
-    Raises
-    ------
-    InputError
-        If no bound of an objective is known; the sentence names the objectives with a bound.
-    """
-    for name in names:
-        if name not in BOUNDED_OBJECTIVES:
-            raise InputError(
-                f"No bound is known for the objective {name}; --no-bounds evaluates every point. "
-                f"Bounded: {', '.join(BOUNDED_OBJECTIVES)}."
-            )
 
 
 class FrontBounds:

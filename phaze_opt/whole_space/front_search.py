@@ -17,13 +17,14 @@ import numpy as np
 
 from phaze_opt.arrays import BoolArray, FloatArray
 from phaze_opt.bounds.bounding import SpacePart, bounds_of_boxes, parts_of, stored_bounds
+from phaze_opt.bounds.study_bounds import check_bounded
 from phaze_opt.spec.objectives import ObjectiveName
 from phaze_opt.spec.ordering import Rank
 from phaze_opt.store.enumerations import BoundStore, rounded_up
 from phaze_opt.study.trials import Metrics
 from phaze_opt.whole_space.engine import Engine
 from phaze_opt.whole_space.exhaustive import EnumerationProgress, RankedDesign
-from phaze_opt.whole_space.front_bounds import Costs, FrontBounds, check_front_objectives
+from phaze_opt.whole_space.front_bounds import Costs, FrontBounds
 from phaze_opt.whole_space.pools import LocalPool, Pool, Task
 
 BATCH_ROWS = 2048
@@ -94,7 +95,7 @@ def find_front(
         If no bound is known for an objective, or the space is too large.
     """
     if bounds:
-        check_front_objectives(names)
+        check_bounded(names)
     search = _FrontSearch(engine, store, names, pool or LocalPool(engine), on_progress)
     return search.run(stopped, bounds=bounds)
 

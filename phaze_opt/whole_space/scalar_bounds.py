@@ -4,8 +4,9 @@ The check of a certificate compares the bounds with these, so that an error of a
 compiled loop shows. Both share the inputs of a bound: captured graphs, the cost of a collective,
 and the table of the degrees of parallelism with their memory. Bounds of boxes are equal to those of
 `phaze_opt.bounds.study_bounds`. Bounds of chips are near, and mostly a little looser: they neglect
-rounded shares of a bandwidth, and most schedules. Energies are those of the arrays: evaluations
-check them (`phaze_opt.whole_space.verifying_energies`).
+rounded shares of a bandwidth, most schedules, and which chips take too much power however slow they
+are. Energies are those of the arrays: evaluations check them
+(`phaze_opt.whole_space.verifying_energies`).
 """
 
 from __future__ import annotations
@@ -182,7 +183,7 @@ class ScalarBounds:
                 least_s = _least_s(passes, candidates, own, chip, sort, math.inf)
                 batch_j = self._batch_j(run, variant, rows)
                 least_s = max(least_s, self._cooled_s(run, batch_j))
-                if math.isfinite(least_s) and least_s <= self.arrays.most_s:
+                if math.isfinite(least_s) and least_s <= self.arrays.time_limit_s:
                     least_j = min(least_j, batch_j / run.fused.global_batch)
         return least_j
 
@@ -198,7 +199,7 @@ class ScalarBounds:
 
     def _cooled_s(self, run: _ScalarRun, batch_j: float) -> float:
         """Return the time in which a batch takes no more than the power of all devices."""
-        return batch_j / self.arrays.most_power_w(run.inputs.cluster)
+        return batch_j / self.arrays.power_limit_w(run.inputs.cluster)
 
     def _rates(
         self,
@@ -245,7 +246,7 @@ class ScalarBounds:
                 if least_s >= best_s:
                     break
                 least_s = max(least_s, bound(chip, sort, best_s))
-            if least_s <= self.arrays.most_s:
+            if least_s <= self.arrays.time_limit_s:
                 best_s = min(best_s, least_s)
         return best_s
 

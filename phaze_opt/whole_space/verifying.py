@@ -91,7 +91,7 @@ def verify(
     RefusedError
         If a claim of the certificate is wrong; the sentence names it.
     """
-    check_bounded(certificate.study.spec)
+    check_bounded(certificate.study.spec.objectives)
     verification = Verification(certificate, engine, store)
     done: list[Check] = []
 

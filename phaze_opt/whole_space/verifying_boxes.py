@@ -9,7 +9,7 @@ from itertools import product
 
 import numpy as np
 
-from phaze_opt.bounds.study_bounds import BoundedChips
+from phaze_opt.bounds.bounded_chips import BoundedChips
 from phaze_opt.errors import InputError
 from phaze_opt.garbage import collected_later
 from phaze_opt.hardware.accelerator import Accelerator

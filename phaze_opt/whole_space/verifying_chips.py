@@ -15,12 +15,12 @@ from typing import Self
 import numpy as np
 
 from phaze_opt.arrays import FloatArray
+from phaze_opt.bounds.bounded_chips import BoundedChips
 from phaze_opt.bounds.bounding import SpacePart, bound_parts
-from phaze_opt.bounds.study_bounds import BoundedChips
 from phaze_opt.estimator.tensor_core import NoTileFitsError
 from phaze_opt.hardware.accelerator import Accelerator
 from phaze_opt.spec.designs import Design
-from phaze_opt.spec.objectives import RATES
+from phaze_opt.spec.objectives import RATE_OBJECTIVES
 from phaze_opt.spec.ordering import VALUE_BIN, Head, head_of, least_merit
 from phaze_opt.spec.space import DesignPoint
 from phaze_opt.whole_space.verification import Check, Verification, box_key, require
@@ -166,7 +166,7 @@ def _bound(verification: Verification, chip: _BoundedChip, place: int, hbm_bytes
     # Of several workloads, all known rates are lowered by one factor.
     rates = [1.0] if chip.rates is None else chip.rates[:, place].tolist()
     scale = 0.0
-    if verification.engine.rule.bounded.name in RATES:
+    if verification.engine.rule.bounded.name in RATE_OBJECTIVES:
         merit = scalar.merit(design, chip.row, chip.area_mm2, rates)
         scale = chip.least / merit * (1.0 - _MARGIN) if merit > 0.0 else 0.0
     known = [rate * scale for rate in rates]

@@ -23,7 +23,8 @@ import numpy as np
 
 from phaze_opt.arrays import FloatArray
 from phaze_opt.bounds.best_first import BestFirst
-from phaze_opt.bounds.study_bounds import BoundedChips, StudyBounds
+from phaze_opt.bounds.bounded_chips import BoundedChips
+from phaze_opt.bounds.study_bounds import StudyBounds
 from phaze_opt.hardware.accelerator import Accelerator
 from phaze_opt.spec.designs import Design, chip_of
 from phaze_opt.spec.space import Space

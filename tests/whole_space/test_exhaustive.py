@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 
 from phaze_opt.bounds import best_first
 from phaze_opt.bounds.best_first import BestFirst
+from phaze_opt.bounds.bounded_chips import BoundedChips
 from phaze_opt.bounds.bounding import bounds_of
 from phaze_opt.bounds.space_chips import allowed_chips, option_indices
-from phaze_opt.bounds.study_bounds import BoundedChips, StudyBounds
+from phaze_opt.bounds.study_bounds import StudyBounds
 from phaze_opt.errors import ConflictError, InputError
 from phaze_opt.report.enumeration import enumeration_tables
 from phaze_opt.spec.constraints import chip_violation

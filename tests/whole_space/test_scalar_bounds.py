@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from phaze_opt.bounds.bounded_chips import BoundedChips
 from phaze_opt.bounds.bounding import bounds_of
-from phaze_opt.bounds.study_bounds import BoundedChips, StudyBounds
+from phaze_opt.bounds.study_bounds import StudyBounds
 from phaze_opt.estimator.tensor_core import GemmColumn, gemm_table
 from phaze_opt.hardware.accelerator import Accelerator
 from phaze_opt.network.presets import load_cluster

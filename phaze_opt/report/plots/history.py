@@ -57,9 +57,9 @@ def history(view: StudyView) -> Figure:
 
 def _best_so_far(view: StudyView, last: int) -> tuple[list[int], list[float]]:
     """Return where the best value changes, and its value there; the last trial ends the line."""
-    found = np.array(view.book.values)
+    values_so_far = np.array(view.book.values)
     maximise = view.summary.resolved.spec.objective_kinds[0].maximise
-    best = (np.maximum if maximise else np.minimum).accumulate(found)
+    best = (np.maximum if maximise else np.minimum).accumulate(values_so_far)
     changes = [0, *(np.flatnonzero(best[1:] != best[:-1]) + 1).tolist()]
     numbers = [view.book.numbers[place] for place in changes]
     values = [float(best[place]) for place in changes]

@@ -1,0 +1,70 @@
+"""Chips of a space that are bounded together: single ones, or boxes of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Self
+
+import numpy as np
+
+from phaze_opt.arrays import FloatArray, IntArray
+from phaze_opt.bounds.space_chips import SpaceChips
+from phaze_opt.estimator.chips import Chips
+
+
+@dataclass(frozen=True, eq=False)
+class BoundedChips:
+    """Chips that are bounded together.
+
+    Attributes
+    ----------
+    architectures
+        One chip per architecture.
+    hbm_bytes : (sizes, architectures)
+        Sizes of the HBM.
+    area_mm2 : (architectures,)
+        Under the area model of the study.
+    space
+        The space that they are of.
+    runs : (architectures, 2)
+        First and last row (exclusive) of the chips of the space that each stands for.
+    rooflines
+        Whether each chip stands for a box: all chips with its peak rates, of their least area.
+    """
+
+    architectures: Chips
+    hbm_bytes: IntArray
+    area_mm2: FloatArray
+    space: SpaceChips
+    runs: IntArray
+    rooflines: bool = False
+
+    @classmethod
+    def of(cls, chips: SpaceChips, rows: IntArray) -> Self:
+        """Return the architectures of some rows of a space."""
+        architectures = Chips([chips.architecture(row) for row in rows.tolist()])
+        runs = np.stack([rows, rows + 1], axis=1)
+        return cls(architectures, chips.hbm_bytes[:, rows], chips.area_mm2[rows], chips, runs)
+
+    @classmethod
+    def boxes(cls, chips: SpaceChips) -> Self:
+        """Return the boxes of a space, each by its first architecture."""
+        first, end = chips.first[:-1], chips.first[1:]
+        least_mm2 = np.minimum.reduceat(chips.area_mm2, first) if len(first) else chips.area_mm2
+        runs = np.stack([first, end], axis=1)
+        return replace(cls.of(chips, first), area_mm2=least_mm2, runs=runs, rooflines=True)
+
+    def some(self, which: IntArray) -> BoundedChips:
+        """Return the chips of some indices."""
+        return replace(
+            self,
+            architectures=Chips([self.architectures[index] for index in which.tolist()]),
+            hbm_bytes=self.hbm_bytes[:, which],
+            area_mm2=self.area_mm2[which],
+            runs=self.runs[which],
+        )
+
+    def least(self, by_kind: FloatArray) -> FloatArray:
+        """Return the least of what depends on the kind of energy alone: (architectures,)."""
+        of_rows = by_kind[self.space.energy_kinds.of]
+        return np.array([of_rows[begin:end].min() for begin, end in self.runs.tolist()])
