@@ -212,12 +212,13 @@ class BestFirst:
         chips, bounds = self.grid.chips, self.box_bounds
         options, _, boxes = bounds.shape
         counts = np.diff(chips.first)
-        least_mm2 = np.minimum.reduceat(chips.area_mm2, chips.first[:-1]) if boxes else np.zeros(0)
+        least_mm2 = chips.table.least_mm2
+        hbm_sizes = chips.hbm_bytes_of_boxes(np.arange(boxes))
         cells = []
         maximise = self._study_bounds.bounded.maximise
         for option in range(options):
             for box in np.flatnonzero(bounds[option].max(axis=0) > 0.0).tolist():
-                hbm_bytes = chips.hbm_bytes[:, chips.first[box]].tolist()
+                hbm_bytes = hbm_sizes[:, box].tolist()
                 of_sizes = zip(bounds[option, :, box].tolist(), hbm_bytes, strict=True)
                 area_mm2 = float(least_mm2[box]) * _SMALLEST
                 head = min(
@@ -300,12 +301,12 @@ class BestFirst:
         infeasible = 0
         for part, own in zip(parts, part_bounds, strict=True):
             rows = part.architectures
-            boxes = np.searchsorted(chips.first, rows, side="right") - 1
+            boxes = chips.boxes_of(rows)
             counted = self.box_bounds[part.option][:, boxes] == 0.0
             infeasible += int(((own == 0.0) & ~counted).sum())
-            area_mm2 = (chips.area_mm2[rows] * _SMALLEST).tolist()
+            area_mm2 = (chips.areas_mm2(rows) * _SMALLEST).tolist()
             for size, (row_bounds, sizes) in enumerate(
-                zip(own.tolist(), chips.hbm_bytes[:, rows].tolist(), strict=True)
+                zip(own.tolist(), chips.hbm_bytes(rows).tolist(), strict=True)
             ):
                 at = np.ravel_multi_index((part.option, size, rows), shape).tolist()
                 for bound, hbm_bytes, area, place in zip(

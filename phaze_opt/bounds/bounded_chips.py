@@ -42,17 +42,17 @@ class BoundedChips:
     @classmethod
     def of(cls, chips: SpaceChips, rows: IntArray) -> Self:
         """Return the architectures of some rows of a space."""
-        architectures = Chips([chips.architecture(row) for row in rows.tolist()])
         runs = np.stack([rows, rows + 1], axis=1)
-        return cls(architectures, chips.hbm_bytes[:, rows], chips.area_mm2[rows], chips, runs)
+        architectures, hbm_bytes = chips.architectures(rows), chips.hbm_bytes(rows)
+        return cls(architectures, hbm_bytes, chips.areas_mm2(rows), chips, runs)
 
     @classmethod
     def boxes(cls, chips: SpaceChips) -> Self:
-        """Return the boxes of a space, each by its first architecture."""
-        first, end = chips.first[:-1], chips.first[1:]
-        least_mm2 = np.minimum.reduceat(chips.area_mm2, first) if len(first) else chips.area_mm2
-        runs = np.stack([first, end], axis=1)
-        return replace(cls.of(chips, first), area_mm2=least_mm2, runs=runs, rooflines=True)
+        """Return the boxes of a space, each by a chip with its rates."""
+        runs = np.stack([chips.first[:-1], chips.first[1:]], axis=1)
+        boxes = np.arange(len(runs))
+        architectures, hbm_bytes = chips.of_boxes(boxes), chips.hbm_bytes_of_boxes(boxes)
+        return cls(architectures, hbm_bytes, chips.table.least_mm2, chips, runs, rooflines=True)
 
     def some(self, which: IntArray) -> BoundedChips:
         """Return the chips of some indices."""

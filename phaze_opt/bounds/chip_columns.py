@@ -127,15 +127,19 @@ def _in_si(name: str, value: Scalar) -> Any:
     return value if CHIP_FIELDS.get(name) == "int" else float(value)
 
 
-def _values_of(space: Space, name: str) -> tuple[str, list[Scalar]]:
-    """Return the root axis of an axis, and the value of the axis for each value of the root.
+def root_of(space: Space, name: str) -> str:
+    """Return the axis from which an axis follows, in any number of steps, else itself."""
+    while name in space.derived:
+        name = space.derived[name].source
+    return name
 
-    The root is the axis from which a derived axis follows, else the axis itself. A root that is not
-    searched gives a single value.
+
+def _values_of(space: Space, name: str) -> tuple[str, list[Scalar]]:
+    """Return the root of an axis, and the value of the axis for each value of the root.
+
+    A root that is not searched gives a single value.
     """
-    root = name
-    while root in space.derived:
-        root = space.derived[root].source
+    root = root_of(space, name)
     others = dict.fromkeys(space.searched, 0)
     if root not in space.searched:
         return root, [point_at(space, others)[name]]

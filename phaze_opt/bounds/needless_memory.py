@@ -30,11 +30,11 @@ class NeedlessMemory:
 
     def has(self, point: DesignPoint) -> bool:
         """Whether a smaller searched size of the HBM holds all that any placement needs."""
-        if len(self.chips.hbm_bytes) < 2:
+        if len(self.chips.hbm_sizes) < 2:
             return False
         design = self.study.design(point)
         chip = with_memory_margin(design.accelerator, self.study.spec.constraints)
-        smaller = self.chips.hbm_bytes[self.chips.hbm_bytes[:, 0] < chip.hbm_bytes, 0]
+        smaller = self.chips.hbm_sizes[self.chips.hbm_sizes < chip.hbm_bytes]
         if len(smaller) == 0:
             return False
         # The memory that a placement needs depends on the axes that do not belong to the chip.

@@ -32,7 +32,7 @@ class PointGrid:
     @property
     def shape(self) -> tuple[int, int, int]:
         """Number of options, sizes and architectures."""
-        return len(self.options), len(self.chips.hbm_bytes), len(self.chips)
+        return len(self.options), len(self.chips.hbm_sizes), len(self.chips)
 
     @property
     def points(self) -> int:

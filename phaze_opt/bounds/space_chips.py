@@ -7,38 +7,35 @@ are one box: their rooflines are equal (`phaze_opt.estimator.rooflines`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+import math
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 
-from phaze_opt.arrays import BoolArray, FloatArray, IntArray
-from phaze_opt.bounds.chip_columns import Build, chip_builder, chip_columns
-from phaze_opt.errors import InputError
+from phaze_opt.arrays import FloatArray, IntArray
+from phaze_opt.bounds.axis_groups import allowed_groups
+from phaze_opt.bounds.box_table import BoxTable, OpenedBox, is_hbm_alone
+from phaze_opt.bounds.chip_columns import Build, chip_builder
 from phaze_opt.estimator.chips import Chips
 from phaze_opt.hardware.accelerator import Accelerator
-from phaze_opt.hardware.area import AREA_FIELDS, area_of_arrays_mm2, sram_table
-from phaze_opt.hardware.buildable import are_buildable
 from phaze_opt.on_demand import cached_property
-from phaze_opt.spec.axes import Derived
-from phaze_opt.spec.axis_names import field_of, kind_of
+from phaze_opt.spec.axis_names import CHIP_FIELDS, PRIVATE_BUFFERS, kind_of
 from phaze_opt.spec.constraints import chip_violation
 from phaze_opt.spec.frozen import ResolvedStudy
-from phaze_opt.spec.space import MOST_CHIPS, Space, combinations
+from phaze_opt.spec.space import Space, combinations
 from phaze_opt.units import GIB
 
-_CANDIDATES = 2**17
-"""Number of chips that are checked together, which limits the memory."""
+_KEPT_ROWS = 2**21
+"""Number of architectures whose boxes are kept."""
 
-_NEAR = 1e-6
-"""Relative distance from a limit within which each chip is checked alone."""
+_BOXES = 2**12
+"""Number of boxes whose kinds of energy are found together."""
 
 _NO_ENERGY = ("num_vc", "pe_vc", "l2_vc_bytes", "hbm_bytes", "hbm_bytes_per_s")
 """Fields of chips without a cache that change no energy, but that smaller private buffers of vector
 cores may take more of it: they read long rows again."""
-
-_SHAPES = ("num_tc", "pe_x", "pe_y", "num_vc", "pe_vc", "l2_tc_bytes", "l2_vc_bytes")
-"""Fields on which rooflines depend only by the numbers of processing elements and lanes."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,69 +54,187 @@ class EnergyKinds:
     of: IntArray
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class SpaceChips:
     """The chips of a space that are buildable and within the limits of a study.
 
-    Attributes
+    An architecture has a number, box by box. The architectures of a box are listed when one of them
+    is asked for, and those of the last boxes are kept.
+
+    Parameters
     ----------
-    names
-        The searched chip axes, in the order of the space, the size of the HBM last.
-    indices : (architectures, chip axes except the size of the HBM)
-        Index of the value on each axis; box by box.
-    area_mm2 : (architectures,)
-        Under the area model of the study.
-    hbm_bytes : (sizes, architectures)
-        All sizes of the HBM within the limits, equal for all architectures; a single size, each
-        architecture's own, if it is not searched or another axis follows from it.
+    study
+        The study.
+    axes
+        The searched chip axes, in the order of the space, but for the size of the HBM if nothing
+        follows from it.
+    hbm_axes
+        The others.
+    table
+        All boxes.
+    hbm_sizes : (sizes,)
+        All sizes of the HBM within the limits, the same for all architectures; a single one if it
+        is not searched, or another axis follows from it.
     hbm_indices : (sizes,)
         Index of each size on its axis; a single 0 if there is no such axis.
-    first : (boxes + 1,)
-        The first architecture of every box, and the number of architectures.
-    kind : (architectures,)
-        Architectures of one kind take equal energies, or more with smaller private buffers.
-    private_bytes : (architectures,)
-        Of the private buffer of a vector core.
     build
-        Makes a chip from the indices on the axes of ``names``.
+        Makes a chip from the indices on all axes.
     """
 
-    names: tuple[str, ...]
-    indices: IntArray
-    area_mm2: FloatArray
-    hbm_bytes: IntArray
+    study: ResolvedStudy
+    axes: tuple[str, ...]
+    hbm_axes: tuple[str, ...]
+    table: BoxTable
+    hbm_sizes: IntArray
     hbm_indices: IntArray
-    first: IntArray
-    kind: IntArray
-    private_bytes: FloatArray
     build: Build
+    _opened: OrderedDict[int, OpenedBox] = field(default_factory=OrderedDict)
+    _kept: int = 0
 
     def __len__(self) -> int:
         """Return the number of architectures."""
-        return len(self.indices)
+        return int(self.first[-1])
+
+    @cached_property
+    def first(self) -> IntArray:
+        """The first architecture of every box, and the number of architectures: (boxes + 1,)."""
+        return np.concatenate([[0], np.cumsum(self.table.chips)]).astype(np.int64)
+
+    def boxes_of(self, rows: IntArray) -> IntArray:
+        """Return the box of every architecture."""
+        return np.searchsorted(self.first, rows, side="right") - 1
+
+    def areas_mm2(self, rows: IntArray) -> FloatArray:
+        """Return the areas of architectures, under the area model of the study."""
+        return self._combinations(rows)[1]
+
+    def hbm_bytes(self, rows: IntArray) -> IntArray:
+        """Return all sizes of the HBM of architectures: (sizes, architectures)."""
+        return self._hbm_bytes(self._combinations(rows)[0])
 
     def architecture(self, row: int) -> Accelerator:
         """Return the chip of an architecture with the smallest HBM."""
-        chip = self.build(self._row(row, 0))
-        assert chip is not None
+        (chip,) = self.architectures(np.array([row]))
         return chip
+
+    def architectures(self, rows: IntArray) -> Chips:
+        """Return the chips of some architectures with the smallest HBM."""
+        return self._built(self._combinations(rows)[0])
+
+    def of_boxes(self, boxes: IntArray) -> Chips:
+        """Return chips with the rates of some boxes, which the limits may exclude."""
+        return self._built(self._first_of(boxes))
+
+    def hbm_bytes_of_boxes(self, boxes: IntArray) -> IntArray:
+        """Return all sizes of the HBM of boxes: (sizes, boxes)."""
+        return self._hbm_bytes(self._first_of(boxes))
+
+    def point_indices(self, architecture: int, size: int) -> dict[str, int]:
+        """Return the index on every searched chip axis of an architecture with one HBM size."""
+        combinations, _ = self._combinations(np.array([architecture]))
+        (indices,) = self._indices(combinations, size).tolist()
+        return dict(zip((*self.axes, *self.hbm_axes), indices, strict=True))
 
     @cached_property
     def energy_kinds(self) -> EnergyKinds:
         """The kinds, each by its architecture with the largest private buffers."""
-        order = np.argsort(-self.private_bytes, kind="stable")
-        _, first = np.unique(self.kind[order], return_index=True)
-        rows = order[first]
-        return EnergyKinds(Chips([self.architecture(row) for row in rows.tolist()]), self.kind)
+        unseen = _NO_ENERGY if self.study.base.concurrent_operators else ()
+        numbers = []
+        for group in self.table.groups:
+            seen = [column for name, column in group.group.columns.items() if name not in unseen]
+            stacked = np.stack([np.zeros(len(group.group)), *seen])
+            numbers.append(np.unique(stacked, axis=1, return_inverse=True)[1].reshape(-1))
+        kinds, private_bytes = [], []
+        for begin in range(0, len(self.table.chips), _BOXES):
+            boxes = np.arange(begin, min(begin + _BOXES, len(self.table.chips)))
+            rows = np.arange(self.first[boxes[0]], self.first[boxes[-1] + 1])
+            combinations, _ = self._combinations(rows)
+            kinds.append(
+                numbers[0][combinations[0]] * len(numbers[1]) + numbers[1][combinations[1]]
+            )
+            private_bytes.append(self._columns("l2_vc_bytes", combinations))
+        _, kind = np.unique(np.concatenate([[0][:0], *kinds]), return_inverse=True)
+        order = np.argsort(-np.concatenate([[0.0][:0], *private_bytes]), kind="stable")
+        _, first = np.unique(kind[order], return_index=True)
+        return EnergyKinds(self.architectures(order[first]), kind.astype(np.int64))
 
-    def point_indices(self, architecture: int, size: int) -> dict[str, int]:
-        """Return the index on every searched chip axis of an architecture with one HBM size."""
-        return dict(zip(self.names, self._row(architecture, size), strict=True))
+    def _first_of(self, boxes: IntArray) -> IntArray:
+        """Return the first combinations of the units of some boxes: (2, boxes)."""
+        units = zip(self.table.groups, self.table.units[:, boxes], strict=True)
+        return np.stack([group.first[own] for group, own in units])
 
-    def _row(self, architecture: int, size: int) -> list[int]:
-        row: list[int] = self.indices[architecture].tolist()
-        searched_hbm = len(self.names) > len(row)
-        return [*row, int(self.hbm_indices[size])] if searched_hbm else row
+    @cached_property
+    def _varying(self) -> list[str]:
+        """The fields that vary, but for private buffers and a size of the HBM that is searched."""
+        unset = (*PRIVATE_BUFFERS, *(["hbm_bytes"] if self.hbm_axes else []))
+        columns = {name for group in self.table.groups for name in group.group.columns}
+        varying = self.study.spec.space.varying_fields
+        return [name for name in varying if name in columns and name not in unset]
+
+    def _hbm_bytes(self, combinations: IntArray) -> IntArray:
+        """Return all sizes of the HBM of chips: (sizes, chips)."""
+        if self.hbm_axes or "hbm_bytes" not in self.study.spec.space.varying_fields:
+            shape = len(self.hbm_sizes), combinations.shape[1]
+            return np.broadcast_to(self.hbm_sizes[:, np.newaxis], shape)
+        return self._columns("hbm_bytes", combinations)[np.newaxis].astype(np.int64)
+
+    def _columns(self, name: str, combinations: IntArray) -> FloatArray:
+        """Return a field of pairs of combinations."""
+        for group, own in zip(self.table.groups, combinations, strict=True):
+            if name in group.group.columns:
+                column: FloatArray = group.group.columns[name][own]
+                return column
+        raise KeyError(name)
+
+    def _combinations(self, rows: IntArray) -> tuple[IntArray, FloatArray]:
+        """Return the combinations of both groups, (2, architectures), and the areas."""
+        boxes, which = np.unique(self.boxes_of(rows), return_inverse=True)
+        missing = np.array([box for box in boxes.tolist() if box not in self._opened], np.int64)
+        for box, chips in zip(missing.tolist(), self.table.opened(missing), strict=True):
+            self._opened[box] = chips
+            self._kept += len(chips.area_mm2)
+        combinations, area_mm2 = np.empty((2, len(rows)), np.int64), np.empty(len(rows))
+        order = np.argsort(which.reshape(-1), kind="stable")
+        ends = np.cumsum(np.bincount(which.reshape(-1), minlength=len(boxes))).tolist()
+        for box, begin, end in zip(boxes.tolist(), [0, *ends], ends, strict=False):
+            own, chips = order[begin:end], self._opened[box]
+            self._opened.move_to_end(box)
+            within = rows[own] - self.first[box]
+            combinations[0, own] = chips.tensor_cores[within]
+            combinations[1, own] = chips.others[within]
+            area_mm2[own] = chips.area_mm2[within]
+        while self._kept > _KEPT_ROWS:
+            _, oldest = self._opened.popitem(last=False)
+            self._kept -= len(oldest.area_mm2)
+        return combinations, area_mm2
+
+    def _indices(self, combinations: IntArray, size: int) -> IntArray:
+        """Return the index of chips on all axes: (chips, axes)."""
+        columns: dict[str, IntArray] = {}
+        for group, own in zip(self.table.groups, combinations, strict=True):
+            columns |= dict(zip(group.group.names, group.group.indices[own].T, strict=True))
+        number = combinations.shape[1]
+        columns |= {name: np.full(number, self.hbm_indices[size]) for name in self.hbm_axes}
+        names = (*self.axes, *self.hbm_axes)
+        return np.stack([np.zeros(number, np.int64), *(columns[name] for name in names)])[1:].T
+
+    def _built(self, combinations: IntArray) -> Chips:
+        """Make chips with the smallest HBM."""
+        if "clock_hz" in self.study.spec.space.varying_fields:
+            built = map(self.build, self._indices(combinations, 0).tolist())
+            return Chips([chip for chip in built if chip is not None])
+        (first,) = self._indices(combinations[:, :1], 0).tolist() or [None]
+        chip = None if first is None else self.build(first)
+        if chip is None:
+            return Chips([])
+        names = [*self._varying, *PRIVATE_BUFFERS]
+        columns = [self._columns(name, combinations) for name in names]
+        fields = [
+            (column.astype(np.int64) if CHIP_FIELDS[name] == "int" else column).tolist()
+            for name, column in zip(names, columns, strict=True)
+        ]
+        changed = (dict(zip(names, values, strict=True)) for values in zip(*fields, strict=True))
+        return Chips([chip.with_checked(values) for values in changed])
 
 
 def allowed_chips(study: ResolvedStudy) -> SpaceChips:
@@ -128,74 +243,44 @@ def allowed_chips(study: ResolvedStudy) -> SpaceChips:
     Raises
     ------
     InputError
-        If the space has more than `MOST_CHIPS` architectures.
+        If the space is too large; see `phaze_opt.bounds.box_table`.
     """
     space = study.spec.space
     chip_axes = [name for name in space.searched if kind_of(name) == "chip"]
-    hbm_axes = [name for name in chip_axes if _is_hbm_alone(space, name)]
-    names = [name for name in chip_axes if name not in hbm_axes]
-    sizes = [len(space.searched[name].values) for name in names]
-    number = int(np.prod(sizes, dtype=np.float64)) if sizes else 1
-    if number > MOST_CHIPS:
-        raise InputError(
-            f"The space has {number:,} architectures, but at most {MOST_CHIPS:,} can be "
-            "enumerated; fix some of its axes."
-        )
-    build = chip_builder(study, [*names, *hbm_axes])
-    sizes_bytes, hbm_indices = _hbm_sizes(study, hbm_axes, build, len(names))
-    hbm_row = [int(hbm_indices[0])] * len(hbm_axes)
-    parts = []
-    for begin in range(0, number, _CANDIDATES):
-        rows = np.arange(begin, min(begin + _CANDIDATES, number))
-        grid = np.array(np.unravel_index(rows, sizes or [1])).T[:, : len(names)]
-        parts.append(_allowed_of(study, names, grid, build, hbm_row))
-    grid = np.concatenate([part[0] for part in parts])
-    columns = {name: np.concatenate([part[1][name] for part in parts]) for name in parts[0][1]}
-    area_mm2 = np.concatenate([part[2] for part in parts])
-    if "clock_hz" in space.varying_fields:
-        built = (build([*indices, *hbm_row]) for indices in grid.tolist())
-        columns["clock_hz"] = np.array([0.0 if chip is None else chip.clock_hz for chip in built])
-    order, first = _boxes(study, columns)
-    own_bytes = sizes_bytes[:, np.newaxis]
-    if not hbm_axes and "hbm_bytes" in columns:
-        own_bytes = columns["hbm_bytes"][np.newaxis, order].astype(np.int64)
-    return SpaceChips(
-        names=(*names, *hbm_axes),
-        indices=grid[order],
-        area_mm2=area_mm2[order],
-        hbm_bytes=np.broadcast_to(own_bytes, (len(own_bytes), len(grid))),
-        hbm_indices=hbm_indices,
-        first=first,
-        kind=_energy_kinds(study, columns)[order],
-        private_bytes=columns["l2_vc_bytes"][order],
-        build=build,
-    )
+    hbm_axes = [name for name in chip_axes if is_hbm_alone(space, name)]
+    axes = [name for name in chip_axes if name not in hbm_axes]
+    build = chip_builder(study, [*axes, *hbm_axes])
+    sizes_bytes, hbm_indices = _hbm_sizes(study, hbm_axes, build, len(axes))
+    smallest = [int(hbm_indices[0])] * len(hbm_axes)
 
+    def allowed(indices: Sequence[int]) -> Accelerator | None:
+        chip = build([*indices, *smallest])
+        return None if chip is None or chip_violation(study, chip) is not None else chip
 
-def _allowed_of(
-    study: ResolvedStudy, names: list[str], grid: IntArray, build: Build, hbm_row: list[int]
-) -> tuple[IntArray, dict[str, FloatArray], FloatArray]:
-    """Return the rows of a grid whose chips are allowed, with their columns and areas."""
-    columns = chip_columns(study, dict(zip(names, grid.T, strict=True)), len(grid))
-    area_mm2 = _areas_mm2(study, columns)
-    allowed, surely = _allowed(study, columns, area_mm2)
-    for row in np.flatnonzero(allowed & ~surely).tolist():
-        chip = build([*grid[row].tolist(), *hbm_row])
-        allowed[row] = chip is not None and chip_violation(study, chip) is None
-    columns = {name: column[allowed] for name, column in columns.items()}
-    return grid[allowed], columns, area_mm2[allowed]
+    def clock_hz(indices: list[int]) -> float:
+        chip = allowed(indices)
+        return 0.0 if chip is None else chip.clock_hz
+
+    fixed = dict.fromkeys(hbm_axes, smallest[0] if smallest else 0)
+    varies = "clock_hz" in space.varying_fields
+    groups = allowed_groups(study, axes, fixed, clock_hz if varies else None)
+    names = [name for group in groups for name in group.names]
+    place = [names.index(name) for name in axes]
+
+    def allows(tensor_cores: list[int], others: list[int]) -> bool:
+        indices = [*tensor_cores, *others]
+        return allowed([indices[at] for at in place]) is not None
+
+    sizes = [len(space.searched[name].values) for name in axes]
+    strides = {name: math.prod(sizes[at + 1 :]) for at, name in enumerate(axes)}
+    table = BoxTable.of(study, groups, strides, allows)
+    return SpaceChips(study, tuple(axes), tuple(hbm_axes), table, sizes_bytes, hbm_indices, build)
 
 
 def option_indices(space: Space) -> list[dict[str, int]]:
     """Return every combination of the searched axes that do not belong to the chip, by index."""
     axes = {name: axis for name, axis in space.searched.items() if kind_of(name) != "chip"}
     return combinations({name: range(len(axis.values)) for name, axis in axes.items()})
-
-
-def _is_hbm_alone(space: Space, name: str) -> bool:
-    """Whether an axis is the size of the HBM, from which nothing else follows."""
-    follows = any(isinstance(a, Derived) and a.source == name for a in space.axes.values())
-    return field_of(name) == "hbm_bytes" and not follows
 
 
 def _hbm_sizes(
@@ -212,86 +297,3 @@ def _hbm_sizes(
             allowed.append((size, index))
     sizes, indices = zip(*(sorted(allowed) or [(study.base.hbm_bytes, 0)]), strict=True)
     return np.array(sizes, dtype=np.int64), np.array(indices, dtype=np.int64)
-
-
-def _areas_mm2(study: ResolvedStudy, columns: dict[str, FloatArray]) -> FloatArray:
-    """Return the area of every chip; infinite if a buffer lies outside the table of macros."""
-    l2, glb = sram_table("L2"), sram_table("GLB")
-    held = glb.holds(columns["glb_bytes"])
-    held &= l2.holds(columns["l2_tc_bytes"]) & l2.holds(columns["l2_vc_bytes"])
-    area_mm2 = np.full(len(held), np.inf)
-    inside = {name: columns[name][held] for name in AREA_FIELDS}
-    area_mm2[held] = area_of_arrays_mm2(inside, study.spec.area.model, study.pe_scale)
-    return area_mm2
-
-
-def _allowed(
-    study: ResolvedStudy, columns: dict[str, FloatArray], area_mm2: FloatArray
-) -> tuple[BoolArray, BoolArray]:
-    """Return which chips may be within the limits, and which surely are; see `chip_violation`."""
-    limit_mm2 = study.area_limit_mm2
-    several = (columns["num_tc"] > 1) & (columns["num_vc"] > 1)
-    least_mm2 = np.where(several, study.spec.area.min_share * limit_mm2, 0.0)
-    perhaps = (area_mm2 <= limit_mm2 * (1 + _NEAR)) & (area_mm2 >= least_mm2 * (1 - _NEAR))
-    surely = (area_mm2 < limit_mm2 * (1 - _NEAR)) & (area_mm2 >= least_mm2 * (1 + _NEAR))
-    surely &= are_buildable(columns)
-    limit_gib = study.spec.constraints.max_hbm_gib
-    if limit_gib is not None:
-        surely &= columns.get("hbm_bytes", study.base.hbm_bytes) <= limit_gib * GIB
-    if "clock_hz" in study.spec.space.varying_fields:
-        surely[:] = False
-    return perhaps, surely
-
-
-def box_rates(study: ResolvedStudy, columns: Mapping[str, FloatArray]) -> dict[str, FloatArray]:
-    """Return the fields in which the chips of one box are equal.
-
-    Parameters
-    ----------
-    columns : mapping to (chips,)
-        The fields of `phaze_opt.hardware.area.AREA_FIELDS`, and those that vary.
-
-    Returns
-    -------
-    rates : mapping to (chips,)
-        Processing elements and lanes of all cores together, and the other fields that vary.
-    """
-    # Without residency, no roofline depends on the size of the global buffer.
-    options = (*study.spec.space.values_of("residency"), study.spec.residency)
-    unseen = _SHAPES if any(options) else (*_SHAPES, "glb_bytes")
-    varying = [name for name in columns if name in study.spec.space.varying_fields]
-    if any(_is_hbm_alone(study.spec.space, name) for name in study.spec.space.searched):
-        unseen = (*unseen, "hbm_bytes")
-    rates = {name: columns[name] for name in varying if name not in unseen}
-    rates["processing_elements"] = columns["num_tc"] * columns["pe_x"] * columns["pe_y"]
-    rates["lanes"] = columns["num_vc"] * columns["pe_vc"]
-    if study.base.exponentials_per_cycle is not None:
-        # Each core has its own unit for exponentials, however many lanes it has.
-        rates["vector_cores"] = columns["num_vc"]
-    return rates
-
-
-def _boxes(study: ResolvedStudy, columns: dict[str, FloatArray]) -> tuple[IntArray, IntArray]:
-    """Sort chips into boxes.
-
-    Returns
-    -------
-    order : (chips,)
-        Box by box; chips of a box keep their order.
-    first : (boxes + 1,)
-        The first chip of each box, and the number of chips.
-    """
-    rates = np.stack(list(box_rates(study, columns).values()))
-    _, which = np.unique(rates, axis=1, return_inverse=True)
-    which = which.reshape(-1)
-    order = np.argsort(which, kind="stable")
-    counts = np.bincount(which)
-    return order.astype(np.int64), np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
-
-
-def _energy_kinds(study: ResolvedStudy, columns: Mapping[str, FloatArray]) -> IntArray:
-    """Return a number for all chips with equal fields, but for those that change no energy."""
-    unseen = _NO_ENERGY if study.base.concurrent_operators else ()
-    seen = [column for name, column in columns.items() if name not in unseen]
-    _, which = np.unique(np.stack(seen), axis=1, return_inverse=True)
-    return which.reshape(-1).astype(np.int64)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from typing import Any, NamedTuple, cast
@@ -259,6 +260,16 @@ class Accelerator(PrintsAsTables):
                 f"burst_clock_hz is {burst_hz:.5g}, but it must lie between the sustained clock "
                 f"({self.sustained_clock_hz:.5g}) and the nominal one ({self.clock_hz:.5g})."
             )
+
+    def with_checked(self, values: Mapping[str, object]) -> Accelerator:
+        """Return the chip with other values of some fields, which were checked before.
+
+        As `dataclasses.replace`, in a tenth of its time; private buffers keep their size.
+        """
+        chip = object.__new__(type(self))
+        own = vars(self)
+        vars(chip).update({entry.name: own[entry.name] for entry in fields(self)} | dict(values))
+        return chip
 
     def __repr__(self) -> str:
         rule = {

@@ -74,21 +74,31 @@ def check_chip(accelerator: Accelerator) -> None:
         )
 
 
-def are_buildable(columns: Mapping[str, FloatArray]) -> BoolArray:
-    """Tell of many chips which `check_chip` accepts.
-
-    Parameters
-    ----------
-    columns : mapping to (chips,)
-        The fields of `phaze_opt.hardware.area.AREA_FIELDS`.
-    """
-    constants, largest = area_constants("phaze-22nm"), _largest_mm2()
+def tensor_cores_fit(columns: Mapping[str, FloatArray]) -> BoolArray:
+    """Tell of many chips whose tensor cores `check_chip` accepts: (chips,)."""
+    constants = area_constants("phaze-22nm")
     array_mm2 = columns["pe_x"] * columns["pe_y"] * constants.tensor_pe_um2 * MM2_PER_UM2
+    return _cores_fit(columns["num_tc"], array_mm2)
+
+
+def vector_cores_fit(columns: Mapping[str, FloatArray]) -> BoolArray:
+    """Tell of many chips whose vector cores `check_chip` accepts: (chips,)."""
+    constants = area_constants("phaze-22nm")
     lanes_mm2 = columns["pe_vc"] * constants.vector_lane_um2 * MM2_PER_UM2
-    fits = np.ones(len(array_mm2), dtype=np.bool_)
-    for count, area_mm2 in ((columns["num_tc"], array_mm2), (columns["num_vc"], lanes_mm2)):
-        fits &= (area_mm2 <= largest["array_mm2"]) & (count * area_mm2 <= largest["chip_mm2"])
-    l2_vc_bytes = columns["l2_vc_bytes"]
-    fits &= columns["glb_bytes"] >= np.maximum(columns["l2_tc_bytes"], l2_vc_bytes)
-    fits &= l2_vc_bytes >= LANE_VALUE_BYTES * columns["pe_vc"]
-    return fits
+    holds_values = columns["l2_vc_bytes"] >= LANE_VALUE_BYTES * columns["pe_vc"]
+    return _cores_fit(columns["num_vc"], lanes_mm2) & holds_values
+
+
+def buffers_fit(columns: Mapping[str, FloatArray]) -> BoolArray:
+    """Tell of many chips whose global buffer `check_chip` accepts, in any shapes that go together.
+
+    It must hold a private buffer of either kind.
+    """
+    glb_bytes = columns["glb_bytes"]
+    return np.asarray((glb_bytes >= columns["l2_tc_bytes"]) & (glb_bytes >= columns["l2_vc_bytes"]))
+
+
+def _cores_fit(count: FloatArray, area_mm2: FloatArray) -> BoolArray:
+    """Tell which cores of one kind, each of some area, can be exposed, and are not too many."""
+    largest = _largest_mm2()
+    return (area_mm2 <= largest["array_mm2"]) & (count * area_mm2 <= largest["chip_mm2"])

@@ -153,12 +153,16 @@ class _PointsByBound:
             rows, column = np.unique(places[where, 2], return_inverse=True)
             part = SpacePart(option, tuple((row, row + 1) for row in rows.tolist()))
             (merits,) = bound_parts(grid, likely, [part])
+            hbm_bytes, areas_mm2 = grid.chips.hbm_bytes(rows), grid.chips.areas_mm2(rows)
             for index, size, row in zip(where, places[where, 1], column.reshape(-1), strict=True):
-                merit, chip = float(merits[size, row]), int(rows[row])
-                hbm_bytes, area_mm2 = grid.chips.hbm_bytes[size, chip], grid.chips.area_mm2[chip]
+                merit = float(merits[size, row])
+                area_mm2 = float(areas_mm2[row])
                 costs[int(index)] = (1,)
                 if merit > 0.0:
-                    costs[int(index)] = (0, *head_of(merit, int(hbm_bytes), area_mm2, maximise))
+                    costs[int(index)] = (
+                        0,
+                        *head_of(merit, int(hbm_bytes[size, row]), area_mm2, maximise),
+                    )
         return [costs[index] for index in range(len(points))]
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from phaze_opt.bounds.best_first import BestFirst
-from phaze_opt.bounds.space_chips import box_rates
+from phaze_opt.bounds.box_table import box_rates
 from phaze_opt.codec import from_json, read_file, to_json
 from phaze_opt.errors import InputError
 from phaze_opt.hardware.accelerator import Accelerator
@@ -40,7 +40,7 @@ class CertifiedBox:
     Attributes
     ----------
     rates
-        The rates of its chips; see `phaze_opt.bounds.space_chips.box_rates`.
+        The rates of its chips; see `phaze_opt.bounds.box_table.box_rates`.
     chips
         Number of its chips, each with every size of the HBM.
     least_mm2
@@ -216,7 +216,7 @@ def parse_certificate(document: bytes | str, what: str) -> Certificate:
 def _boxes(order: BestFirst, opened_points: int) -> list[CertifiedBox]:
     """List all boxes of a space with their opened cells."""
     grid, bounds = order.grid, order.box_bounds
-    chips, cells = grid.chips, order.cells
+    chips, cells, rates = grid.chips, order.cells, grid.chips.table.rates
     opened: list[list[int]] = [[] for _ in range(len(chips.first) - 1)]
     left = opened_points
     for option, box, rows in zip(
@@ -228,13 +228,18 @@ def _boxes(order: BestFirst, opened_points: int) -> list[CertifiedBox]:
         opened[box].append(option)
     return [
         CertifiedBox(
-            rates_of(grid.study, chips.architecture(begin)),
-            end - begin,
-            float(chips.area_mm2[begin:end].min()),
+            dict(zip(rates, own_rates, strict=True)),
+            count,
+            least_mm2,
             tuple(map(tuple, bounds[:, :, box].tolist())),
             tuple(sorted(opened[box])),
         )
-        for box, (begin, end) in enumerate(
-            zip(chips.first[:-1].tolist(), chips.first[1:].tolist(), strict=True)
+        for box, (own_rates, count, least_mm2) in enumerate(
+            zip(
+                np.stack(list(rates.values()), axis=1).tolist(),
+                chips.table.chips.tolist(),
+                chips.table.least_mm2.tolist(),
+                strict=True,
+            )
         )
     ]

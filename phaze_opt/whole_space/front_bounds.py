@@ -108,11 +108,10 @@ class FrontBounds:
         costs : (boxes, objectives)
         """
         chips = self._grid.chips
-        first = chips.first[:-1]
-        areas_mm2 = np.minimum.reduceat(chips.area_mm2, first) * (1.0 - AREA_ROUNDING)
+        areas_mm2 = chips.table.least_mm2 * (1.0 - AREA_ROUNDING)
         energies_j = None
         if self._has_energy:
-            energies_j = np.minimum.reduceat(self._least_energies_j(option), first)
+            energies_j = np.minimum.reduceat(self._least_energies_j(option), chips.first[:-1])
         return self._bounded(option, rates.max(axis=0), areas_mm2, energies_j)
 
     def of_chips(self, option: int, rows: IntArray, rates: FloatArray) -> FloatArray:
@@ -131,7 +130,7 @@ class FrontBounds:
         -------
         costs : (sizes, architectures, objectives)
         """
-        areas_mm2 = self._grid.chips.area_mm2[rows] * (1.0 - AREA_ROUNDING)
+        areas_mm2 = self._grid.chips.areas_mm2(rows) * (1.0 - AREA_ROUNDING)
         energies_j = self._least_energies_j(option)[rows] if self._has_energy else None
         return self._bounded(option, rates, areas_mm2, energies_j)
 

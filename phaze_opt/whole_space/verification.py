@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
+import numpy as np
+
 from phaze_opt.bounds.best_first import BestFirst
 from phaze_opt.bounds.point_grid import PointGrid
 from phaze_opt.errors import PhazeError
@@ -17,7 +19,7 @@ from phaze_opt.spec.ordering import Rank
 from phaze_opt.spec.space import DesignPoint
 from phaze_opt.store.enumerations import BoundStore
 from phaze_opt.study.trials import Metrics
-from phaze_opt.whole_space.certificate import Certificate, certify, rates_of
+from phaze_opt.whole_space.certificate import Certificate, certify
 from phaze_opt.whole_space.engine import Engine
 from phaze_opt.whole_space.exhaustive import enumerate_space
 from phaze_opt.whole_space.pools import LocalPool, Task
@@ -170,9 +172,12 @@ class Verification:
 
         return lru_cache(maxsize=2**14)(make)
 
-    def key_of(self, row: int) -> BoxKey:
-        """Return the key of the box of an architecture."""
-        return box_key(rates_of(self.certificate.study, self.grid.chips.architecture(row)))
+    @cached_property
+    def keys(self) -> list[BoxKey]:
+        """The keys of all boxes, in their order."""
+        rates = self.grid.chips.table.rates
+        columns = np.stack(list(rates.values()), axis=1).tolist()
+        return [box_key(dict(zip(rates, own, strict=True))) for own in columns]
 
     def merit(self, metrics: Metrics) -> float:
         """Return the merit of an evaluated design."""

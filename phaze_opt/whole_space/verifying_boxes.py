@@ -47,7 +47,7 @@ def check_partition(verification: Verification) -> Check:
     boxes = {box_key(box.rates): box for box in certificate.boxes}
     require(len(boxes) == len(certificate.boxes), "a box that is there once")
     require(list(certificate.options) == list(grid.options), "the list of options")
-    sizes = len(grid.chips.hbm_bytes)
+    sizes = len(grid.chips.hbm_sizes)
     shapes = {tuple(map(len, box.bounds)) for box in certificate.boxes}
     require(shapes <= {(sizes,) * len(grid.options)}, "the number of bounds of a box")
     counts = dict.fromkeys(boxes, 0)
@@ -76,14 +76,9 @@ def check_partition(verification: Verification) -> Check:
 
 def _by_arrays(verification: Verification) -> tuple[dict[BoxKey, int], dict[BoxKey, float]]:
     """Return the number of chips and the smallest area of all boxes, by the search's arrays."""
-    chips = verification.grid.chips
-    counts: dict[BoxKey, int] = {}
-    least_mm2: dict[BoxKey, float] = {}
-    for begin, end in zip(chips.first[:-1].tolist(), chips.first[1:].tolist(), strict=True):
-        key = verification.key_of(begin)
-        counts[key] = end - begin
-        least_mm2[key] = float(chips.area_mm2[begin:end].min())
-    return counts, least_mm2
+    table, keys = verification.grid.chips.table, verification.keys
+    counts = dict(zip(keys, table.chips.tolist(), strict=True))
+    return counts, dict(zip(keys, table.least_mm2.tolist(), strict=True))
 
 
 def _candidates(verification: Verification) -> int:
@@ -94,8 +89,7 @@ def _candidates(verification: Verification) -> int:
 
 def _chip_axes(verification: Verification) -> list[str]:
     """Return the searched axes of architectures."""
-    chips = verification.grid.chips
-    return list(chips.names[: chips.indices.shape[1]])
+    return list(verification.grid.chips.axes)
 
 
 def _chips(verification: Verification, sample: int | None) -> Iterator[Accelerator]:
@@ -105,7 +99,7 @@ def _chips(verification: Verification, sample: int | None) -> Iterator[Accelerat
     """
     study, chips = verification.certificate.study, verification.grid.chips
     space, axes = study.spec.space, _chip_axes(verification)
-    smallest = [int(chips.hbm_indices[0])] * (len(chips.names) - len(axes))
+    smallest = [int(chips.hbm_indices[0])] * len(chips.hbm_axes)
     ranges = [range(len(space.searched[name].values)) for name in axes]
     rows: Iterator[tuple[int, ...]] = product(*ranges)
     if sample is not None:
@@ -114,7 +108,7 @@ def _chips(verification: Verification, sample: int | None) -> Iterator[Accelerat
     for number, row in enumerate(rows):
         chip = chips.build([*row, *smallest])
         if number % _EVERY == 0:
-            indices = dict(zip(chips.names, [*row, *smallest], strict=True))
+            indices = dict(zip((*axes, *chips.hbm_axes), [*row, *smallest], strict=True))
             require(chip == _chip_at(study, indices), "a chip of the space")
         if chip is not None and chip_violation(study, chip) is None:
             yield chip
@@ -134,7 +128,7 @@ def check_bounds(verification: Verification) -> Check:
     """Bound boxes again in plain Python."""
     certificate, grid = verification.certificate, verification.grid
     by_key = {box_key(box.rates): box for box in certificate.boxes}
-    boxes = [by_key[verification.key_of(row)] for row in grid.chips.first[:-1].tolist()]
+    boxes = [by_key[key] for key in verification.keys]
     options = range(len(grid.options))
     cells = [(option, at) for option in options for at in range(len(boxes))]
     chosen = cells
@@ -158,7 +152,7 @@ def _scalar_bounds(
     found, and if it is smaller, the bound of the arrays holds too.
     """
     grid, scalar = verification.grid, verification.scalar
-    sizes = len(grid.chips.hbm_bytes)
+    sizes = len(grid.chips.hbm_sizes)
     try:
         design = grid.study.design(grid.point(option, 0, 0))
     except InputError:
@@ -180,9 +174,9 @@ def _scalar_bounds(
 
 def check_closed(verification: Verification) -> Check:
     """Check that all points of cells that stayed closed come after the top."""
-    certificate, sizes = verification.certificate, verification.grid.chips.hbm_bytes
+    certificate, sizes = verification.certificate, verification.grid.chips.hbm_sizes
     closed, maximise = 0, verification.engine.rule.bounded.maximise
-    hbm_bytes = [int(size) for size in sizes[:, 0]] if sizes.size else []
+    hbm_bytes = sizes.tolist()
     for box in certificate.boxes:
         for option, bounds in enumerate(box.bounds):
             if option in box.opened:

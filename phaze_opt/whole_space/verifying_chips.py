@@ -80,7 +80,7 @@ def _cells(verification: Verification) -> Iterator[_Cell]:
     chips = verification.grid.chips
     opened = {box_key(box.rates): box.opened for box in verification.certificate.boxes}
     runs = zip(chips.first[:-1].tolist(), chips.first[1:].tolist(), strict=True)
-    boxes = [(range(*run), opened[verification.key_of(run[0])]) for run in runs]
+    boxes = [(range(*run), opened[key]) for run, key in zip(runs, verification.keys, strict=True)]
     total = sum(len(rows) * len(options) for rows, options in boxes)
     spec = verification.certificate.study.spec
     bounds_per_chip = len(spec.runs) * len(spec.space.solved_options())
@@ -111,8 +111,10 @@ def _left_of(verification: Verification, cell: _Cell) -> Iterator[tuple[Head, De
     box = chips.architecture(cell.rows.start)
     design = grid.study.design(grid.point(cell.option, 0, cell.rows.start))
     rates = _rates_of_arrays(verification, design, cell)
+    rows = np.array(cell.chosen, dtype=np.int64)
+    areas_mm2, sizes = chips.areas_mm2(rows).tolist(), chips.hbm_bytes(rows)
     for at, row in enumerate(cell.chosen):
-        area_mm2, hbm_bytes = float(chips.area_mm2[row]), chips.hbm_bytes[:, row].tolist()
+        area_mm2, hbm_bytes = areas_mm2[at], sizes[:, at].tolist()
         chip = _BoundedChip(
             row,
             design,

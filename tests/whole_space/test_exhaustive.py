@@ -62,7 +62,7 @@ def test_chips_are_those_of_the_points(space: Space) -> None:
     spec = toy_spec(space=space, area=area, constraints=ConstraintSpec(max_power_w=1e6))
     study = check_names(replace(spec, model="bert-large"))
     chips, options = allowed_chips(study), option_indices(space)
-    number = chips.hbm_bytes.size
+    number = len(chips) * len(chips.hbm_sizes)
     if space.points < 1000:
         allowed = {
             chip
@@ -72,12 +72,14 @@ def test_chips_are_those_of_the_points(space: Space) -> None:
         assert number == len(allowed)
     generator = np.random.default_rng(0)
     for row in generator.integers(len(chips), size=20).tolist():
-        for size, hbm_bytes in enumerate(chips.hbm_bytes[:, row].tolist()):
+        for size, hbm_bytes in enumerate(chips.hbm_bytes(np.array([row]))[:, 0].tolist()):
             point = point_at(space, {**options[0], **chips.point_indices(row, size)})
             chip = chip_of(study.base, point.by_name)
             assert replace(chips.architecture(row), hbm_bytes=hbm_bytes) == chip
             assert chip_violation(study, chip) is None
-            assert chips.area_mm2[row] == pytest.approx(chip.area_under("chip"), rel=1e-13)
+            assert chips.areas_mm2(np.array([row]))[0] == pytest.approx(
+                chip.area_under("chip"), rel=1e-13
+            )
 
 
 def test_the_paper_has_its_points() -> None:
@@ -86,7 +88,7 @@ def test_the_paper_has_its_points() -> None:
     chips = allowed_chips(study)
     assert len(chips) == 29_360
     options = option_indices(study.spec.space)
-    assert chips.hbm_bytes.size * len(options) == 704_640
+    assert len(chips) * len(chips.hbm_sizes) * len(options) == 704_640
 
 
 @given(st.lists(st.floats(0, 1e30), min_size=1))
@@ -245,10 +247,10 @@ def test_bounds_are_above_the_truth(prepared: dict[str, Study], data: st.DataObj
     grid, chips = engine.grid, engine.grid.chips
     option = data.draw(st.integers(0, len(grid.options) - 1))
     row = data.draw(st.integers(0, len(chips) - 1))
-    size = data.draw(st.integers(0, len(chips.hbm_bytes) - 1))
+    size = data.draw(st.integers(0, len(chips.hbm_sizes) - 1))
     point = grid.point(option, size, row)
     bounds = bounds_of(grid, engine.rule, option, BoundedChips.of(chips, np.array([row])))
-    box = int(np.searchsorted(chips.first, row, side="right")) - 1
+    (box,) = chips.boxes_of(np.array([row])).tolist()
     rooflines = BestFirst(grid, engine.rule).box_bounds[option, :, box]
     assert (bounds[:, 0] <= rooflines * (1 + 1e-12)).all()
     metrics = engine.objective(point)

@@ -46,7 +46,7 @@ def engine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 def designs(engine: Engine, option: int, row: int) -> Iterator[Design]:
     """Yield the designs of an architecture, with every size of its HBM."""
     design = engine.grid.study.design(engine.grid.point(option, 0, row))
-    for hbm_bytes in engine.grid.chips.hbm_bytes[:, row].tolist():
+    for hbm_bytes in engine.grid.chips.hbm_bytes(np.array([row]))[:, 0].tolist():
         yield replace(design, accelerator=replace(design.accelerator, hbm_bytes=hbm_bytes))
 
 
