@@ -22,10 +22,10 @@ from phaze_opt.bounds.bounding import (
     PendingBounds,
     SpacePart,
     bound_parts,
-    bounds_of_boxes,
     parts_of,
     stored_bounds,
 )
+from phaze_opt.bounds.box_order import SMALLEST, BoxOrder, Cell
 from phaze_opt.bounds.point_grid import PointGrid
 from phaze_opt.bounds.study_bounds import StudyBounds, check_bounded
 from phaze_opt.on_demand import cached_property
@@ -36,9 +36,6 @@ from phaze_opt.store.enumerations import BoundStore, rounded_up
 FIRST_ROWS, BATCH_ROWS = 256, 2048
 """Least number of pairs (architecture, combination of options) in the first batch of cells, and in
 each later batch."""
-
-_SMALLEST = 1.0 - 1e-12
-"""The areas of many chips at once may differ from the area of a single chip in the last bits."""
 
 
 @dataclass(frozen=True)
@@ -58,25 +55,6 @@ class BoundedPoint:
     head: Head
     place: tuple[int, int, int]
     batches: int = 0
-
-
-@dataclass(frozen=True, eq=False)
-class _Cells:
-    """The feasible cells of a space, sorted by their heads.
-
-    Attributes
-    ----------
-    option, box : (cells,)
-    head
-        By cell: the least head of its points.
-    rows : (cells,)
-        Number of architectures.
-    """
-
-    option: IntArray
-    box: IntArray
-    head: list[Head]
-    rows: IntArray
 
 
 @dataclass(eq=False)
@@ -145,6 +123,8 @@ class BestFirst:
         self.batches = 0
         self._batches: list[_Batch] = []
         self._heap: list[tuple[Head, int, int]] = []
+        # Cells and rows of the first batches.
+        self._cuts, self._rows = [0], [0]
 
     def __iter__(self) -> Iterator[BoundedPoint]:
         """Yield all points that may be feasible; a further iteration continues after the last."""
@@ -166,22 +146,24 @@ class BestFirst:
     def left(self) -> Head | None:
         """The head of the next point, or of a cell that may hold it; ``None`` after the last."""
         heads = [self._heap[0][0]] if self._heap else []
-        if self.batches < len(self._cuts) - 1:
-            heads.append(self.cells.head[self._cuts[self.batches]])
+        closed = self.order.cell(self._cut(self.batches))
+        if closed is not None:
+            heads.append(closed.head)
         return min(heads, default=None)
 
-    def cells_of(self, batches: int) -> int:
-        """Count the cells of the first batches."""
-        return self._cuts[batches]
+    @cached_property
+    def order(self) -> BoxOrder:
+        """All cells that may hold a feasible point, in the order in which they are opened."""
+        return BoxOrder(self.grid, self._study_bounds, self._store)
 
     def rows_of(self, batches: int) -> int:
         """Count the pairs (architecture, combination of options) of the first batches."""
-        return int(self.cells.rows[: self.cells_of(batches)].sum())
+        self._cut(batches)
+        return self._rows[batches]
 
     def infeasible(self, batches: int) -> int:
         """Count the points that no placement fits, in all boxes and in the first batches."""
-        counts = np.diff(self.grid.chips.first)
-        of_boxes = int(((self.box_bounds == 0.0) * counts).sum())
+        of_boxes = self.order.infeasible(self._cut(batches))
         return of_boxes + sum(batch.infeasible for batch in self._batches[:batches])
 
     def before(self, head: Head | None) -> int:
@@ -193,76 +175,44 @@ class BestFirst:
         )
 
     def rows_before(self, head: Head | None) -> int:
-        """Count the architectures of the cells that are open, or come no later than a head."""
-        cells = 0 if head is None else bisect.bisect_right(self.cells.head, head)
-        return int(self.cells.rows[: max(cells, self.cells_of(self.batches))].sum())
+        """Count the architectures of the known cells that are open, or come before a head."""
+        later = 0 if head is None else self.order.waiting_before(head)
+        return self.rows_of(self.batches) + later
 
     def bound_boxes(self) -> None:
-        """Bound all boxes now, not when the first point is needed."""
-        _ = self.cells
+        """Bound boxes now, not when the first point is needed."""
+        _ = self.order
 
-    @cached_property
-    def box_bounds(self) -> FloatArray:
-        """Bounds of all boxes: (options, sizes, boxes)."""
-        return bounds_of_boxes(self.grid, self._study_bounds, self._store)
+    def cells_of(self, batches: int) -> list[Cell]:
+        """Return the cells of the first batches."""
+        cells = map(self.order.cell, range(self._cut(batches)))
+        return [cell for cell in cells if cell is not None]
 
-    @cached_property
-    def cells(self) -> _Cells:
-        """All cells that may hold a feasible point, in the order in which they are opened."""
-        chips, bounds = self.grid.chips, self.box_bounds
-        options, _, boxes = bounds.shape
-        counts = np.diff(chips.first)
-        least_mm2 = chips.table.least_mm2
-        hbm_sizes = chips.hbm_bytes_of_boxes(np.arange(boxes))
-        cells = []
-        maximise = self._study_bounds.bounded.maximise
-        for option in range(options):
-            for box in np.flatnonzero(bounds[option].max(axis=0) > 0.0).tolist():
-                hbm_bytes = hbm_sizes[:, box].tolist()
-                of_sizes = zip(bounds[option, :, box].tolist(), hbm_bytes, strict=True)
-                area_mm2 = float(least_mm2[box]) * _SMALLEST
-                head = min(
-                    head_of(bound, size, area_mm2, maximise)
-                    for bound, size in of_sizes
-                    if bound > 0.0
-                )
-                cells.append((head, option, box))
-        cells.sort()
-        sorted_boxes = np.array([box for _, _, box in cells], dtype=np.int64)
-        return _Cells(
-            np.array([option for _, option, _ in cells], dtype=np.int64),
-            sorted_boxes,
-            [head for head, _, _ in cells],
-            counts[sorted_boxes],
-        )
-
-    @cached_property
-    def _cuts(self) -> list[int]:
-        """The first cell of each batch, and the number of cells."""
-        cuts, rows = [0], 0
-        for cell, own in enumerate(self.cells.rows.tolist()):
-            rows += own
-            if rows >= (FIRST_ROWS if len(cuts) == 1 else BATCH_ROWS):
-                cuts.append(cell + 1)
-                rows = 0
-        if cuts[-1] < len(self.cells.rows):
-            cuts.append(len(self.cells.rows))
-        return cuts
+    def _cut(self, batches: int) -> int:
+        """Return the number of cells of the first batches."""
+        while len(self._cuts) <= batches:
+            number, rows = self._cuts[-1], 0
+            least = FIRST_ROWS if len(self._cuts) == 1 else BATCH_ROWS
+            while rows < least and (cell := self.order.cell(number)) is not None:
+                rows += int(self.grid.chips.table.chips[cell.box])
+                number += 1
+            self._cuts.append(number)
+            self._rows.append(self._rows[-1] + rows)
+        return self._cuts[batches]
 
     def _open_due(self) -> None:
         """Open cells until no closed cell may hold a point before the next known point."""
-        while self.batches < len(self._cuts) - 1:
-            head = self.cells.head[self._cuts[self.batches]]
-            if self._heap and self._heap[0][0] < head:
+        while (cell := self.order.cell(self._cut(self.batches))) is not None:
+            if self._heap and self._heap[0][0] < cell.head:
                 return
             self._open()
 
     def _open(self) -> None:
         """Open the next batch."""
         ahead = 0 if self._bounder is None else self._bounder.ahead
-        last = min(self.batches + ahead, len(self._cuts) - 2)
-        for number in range(self.batches, last + 1):
-            if number not in self._waiting:
+        for number in range(self.batches, self.batches + ahead + 1):
+            ends = self._cut(number), self._cut(number + 1)
+            if number not in self._waiting and ends[0] < ends[1]:
                 self._waiting[number] = self._ask(self._parts(number))
         key, pending = self._waiting.pop(self.batches)
         computed = pending if isinstance(pending, list) else pending.result()
@@ -276,11 +226,13 @@ class BestFirst:
 
     def _parts(self, number: int) -> list[SpacePart]:
         """Return the parts that a batch bounds, one per option."""
-        cells, first = self.cells, self.grid.chips.first
-        which = slice(self._cuts[number], self._cuts[number + 1])
-        boxes = cells.box[which]
-        runs = zip(first[boxes].tolist(), first[boxes + 1].tolist(), strict=True)
-        return parts_of(zip(cells.option[which].tolist(), runs, strict=True))
+        first = self.grid.chips.first
+        cells = map(self.order.cell, range(self._cut(number), self._cut(number + 1)))
+        return parts_of(
+            (cell.option, (int(first[cell.box]), int(first[cell.box + 1])))
+            for cell in cells
+            if cell is not None
+        )
 
     def _ask(self, parts: list[SpacePart]) -> tuple[str, list[FloatArray] | PendingBounds]:
         """Return the key of the bounds of a batch, and the bounds: stored, computed or pending."""
@@ -302,9 +254,10 @@ class BestFirst:
         for part, own in zip(parts, part_bounds, strict=True):
             rows = part.architectures
             boxes = chips.boxes_of(rows)
-            counted = self.box_bounds[part.option][:, boxes] == 0.0
+            of_boxes = [self.order.bounds(box)[part.option] for box in boxes.tolist()]
+            counted = np.stack(of_boxes, axis=1) == 0.0
             infeasible += int(((own == 0.0) & ~counted).sum())
-            area_mm2 = (chips.areas_mm2(rows) * _SMALLEST).tolist()
+            area_mm2 = (chips.areas_mm2(rows) * SMALLEST).tolist()
             for size, (row_bounds, sizes) in enumerate(
                 zip(own.tolist(), chips.hbm_bytes(rows).tolist(), strict=True)
             ):

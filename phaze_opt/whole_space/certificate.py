@@ -215,31 +215,22 @@ def parse_certificate(document: bytes | str, what: str) -> Certificate:
 
 def _boxes(order: BestFirst, opened_points: int) -> list[CertifiedBox]:
     """List all boxes of a space with their opened cells."""
-    grid, bounds = order.grid, order.box_bounds
-    chips, cells, rates = grid.chips, order.cells, grid.chips.table.rates
-    opened: list[list[int]] = [[] for _ in range(len(chips.first) - 1)]
-    left = opened_points
-    for option, box, rows in zip(
-        cells.option.tolist(), cells.box.tolist(), cells.rows.tolist(), strict=True
-    ):
-        if left <= 0:
-            break
-        left -= rows * grid.shape[1]
-        opened[box].append(option)
+    grid, boxes = order.grid, order.order
+    batches = 0
+    while order.rows_of(batches) * grid.shape[1] < opened_points:
+        batches += 1
+    opened: dict[int | None, list[int]] = {}
+    for cell in order.cells_of(batches):
+        opened.setdefault(cell.box, []).append(cell.option)
+    # The next cell comes after the top; all regions come after it.
+    boxes.cell(len(order.cells_of(batches)))
     return [
         CertifiedBox(
-            dict(zip(rates, own_rates, strict=True)),
-            count,
-            least_mm2,
-            tuple(map(tuple, bounds[:, :, box].tolist())),
-            tuple(sorted(opened[box])),
+            boxes.tree.corner(bounded.region),
+            bounded.chips,
+            bounded.least_mm2,
+            tuple(map(tuple, bounded.bounds.tolist())),
+            tuple(sorted(opened.get(bounded.box, ()))),
         )
-        for box, (own_rates, count, least_mm2) in enumerate(
-            zip(
-                np.stack(list(rates.values()), axis=1).tolist(),
-                chips.table.chips.tolist(),
-                chips.table.least_mm2.tolist(),
-                strict=True,
-            )
-        )
+        for bounded in boxes.frontier()
     ]
