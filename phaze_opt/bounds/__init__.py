@@ -5,11 +5,14 @@ Takes a frozen study with its captured workloads. Gives upper bounds of its obje
 (`best_first.BestFirst`). The sampler ``bound`` and the enumeration both use them. This room has no
 formula: it composes the ``least_*`` of the rooms to its left.
 
-- `chip_columns`: the fields of all chips of a space as arrays; `space_chips`: the chips that the
-  study allows, in boxes of equal peak rates; `point_grid`: options, HBM sizes and chips as a grid.
+- `chip_columns`: the fields of many chips as arrays; `axis_groups`: axes that decide them apart;
+  `box_table`: boxes of equal peak rates, with the number of chips that the study allows;
+  `space_chips`: these chips; `point_grid`: options, HBM sizes and chips as a grid.
 - `bounded_chips`: chips, or boxes of them, that are bounded together;
   `study_bounds`: their bounds; `bounding`: bounds of parts of a
   space, computed or from the database.
+- `box_tree`: regions of boxes, halved along their rates; `box_order`: the boxes in order, bounded
+  at once or by halves.
 - `best_first`: the points in order, with no more bounds than the order needs.
 - `power_limit`: what a limit of the power excludes.
 - `fitting_tiles`: many chips at once, of which some fit no tile of a product.
@@ -20,6 +23,7 @@ Where a rule stands:
 
 - upper bound of the objective, and what limits cut -> `study_bounds.StudyBounds.values`
 - chips that take equal energies -> `space_chips.EnergyKinds`
+- rates of a box -> `box_table.box_rates`; rates that make no bound worse -> `box_tree.RISING`
 - objectives that have a bound -> `study_bounds.check_bounded`
 - options that the bounds know -> `phaze_opt.passes.handled`
 """

@@ -93,6 +93,9 @@ class BestFirst:
         Computes bounds of architectures in other processes; ``None`` for this process.
     on_open
         Called after every batch of cells is opened.
+    in_haste
+        Whether to yield the best known point now, although cells that are not open may hold a
+        better one; `left` says how good that may be.
 
     Attributes
     ----------
@@ -112,6 +115,7 @@ class BestFirst:
         store: BoundStore | None = None,
         bounder: Bounder | None = None,
         on_open: Callable[[BestFirst], None] = lambda best_first: None,
+        in_haste: Callable[[], bool] = lambda: False,
     ) -> None:
         check_bounded(grid.study.spec.objectives)
         self.grid = grid
@@ -119,6 +123,7 @@ class BestFirst:
         self._store = store
         self._bounder = bounder
         self._on_open = on_open
+        self._in_haste = in_haste
         self._waiting: dict[int, tuple[str, list[FloatArray] | PendingBounds]] = {}
         self.batches = 0
         self._batches: list[_Batch] = []
@@ -203,7 +208,7 @@ class BestFirst:
     def _open_due(self) -> None:
         """Open cells until no closed cell may hold a point before the next known point."""
         while (cell := self.order.cell(self._cut(self.batches))) is not None:
-            if self._heap and self._heap[0][0] < cell.head:
+            if (self._heap and self._heap[0][0] < cell.head) or self._in_haste():
                 return
             self._open()
 

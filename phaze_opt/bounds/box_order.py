@@ -19,6 +19,7 @@ from phaze_opt.arrays import FloatArray
 from phaze_opt.bounds.bounding import bounds_of, bounds_of_boxes
 from phaze_opt.bounds.box_tree import BoxTree, Region
 from phaze_opt.bounds.point_grid import PointGrid
+from phaze_opt.bounds.space_chips import SpaceChips
 from phaze_opt.bounds.study_bounds import StudyBounds
 from phaze_opt.spec.ordering import Head, head_of
 from phaze_opt.store.enumerations import BoundStore, rounded_up
@@ -74,6 +75,11 @@ class BoundedRegion:
         return int(self.region.boxes[0]) if len(self.region.boxes) == 1 else None
 
 
+def are_bounded_at_once(chips: SpaceChips, study_bounds: StudyBounds) -> bool:
+    """Whether all boxes are bounded at once: few of them, or with energies that regions lack."""
+    return len(chips.table.chips) <= MOST_AT_ONCE or study_bounds.asks_for_energy
+
+
 class BoxOrder:
     """Cells of a study that may hold a feasible point, in the order of their heads.
 
@@ -96,14 +102,12 @@ class BoxOrder:
         self._infeasible_now = 0
         self._regions: list[tuple[Head, tuple[int, ...], BoundedRegion]] = []
         self.tree = BoxTree(grid.chips)
-        chips = grid.chips.table.chips
-        if len(chips) <= MOST_AT_ONCE or study_bounds.asks_for_energy:
-            # Regions have no least energy of their own.
-            bounds = bounds_of_boxes(grid, study_bounds, store)
-            regions = [Region((box,), np.array([box])) for box in range(len(chips))]
-            self._add(regions, bounds)
+        at_once = are_bounded_at_once(grid.chips, study_bounds)
+        regions = self.tree.roots(alone=at_once)
+        if at_once:
+            self._add(regions, bounds_of_boxes(grid, study_bounds, store))
         else:
-            self._bound(self.tree.roots())
+            self._bound(regions)
 
     def bounds(self, box: int) -> FloatArray:
         """Return the bounds of the box of a cell: (options, sizes)."""
@@ -161,9 +165,7 @@ class BoxOrder:
         zeros = (bounds == 0.0).sum(axis=(0, 1)).tolist()
         by_region = bounds.transpose(2, 0, 1)
         cells: list[Cell] = []
-        for region, own, sizes, none in zip(
-            regions, by_region, hbm_bytes, zeros, strict=True
-        ):
+        for region, own, sizes, none in zip(regions, by_region, hbm_bytes, zeros, strict=True):
             chips, least_mm2 = table.chips[region.boxes].sum(), table.least_mm2[region.boxes].min()
             bounded = BoundedRegion(region, own, int(chips), float(least_mm2), none * int(chips))
             self._infeasible_now += bounded.infeasible

@@ -58,8 +58,11 @@ class BoxTree:
         rising = [rate for name, rate in self._rates.items() if name in RISING]
         return np.stack(rising)
 
-    def roots(self) -> list[Region]:
-        """Return the largest regions."""
+    def roots(self, *, alone: bool) -> list[Region]:
+        """Return the largest regions, or all boxes ``alone``."""
+        if alone:
+            number = len(self.chips.table.chips)
+            return [Region((box,), np.array([box])) for box in range(number)]
         equal = [rate for name, rate in self._rates.items() if name not in RISING]
         stacked = np.stack([np.zeros(len(self.chips.table.chips)), *equal])
         _, which = np.unique(stacked, axis=1, return_inverse=True)
@@ -81,7 +84,7 @@ class BoxTree:
         ]
 
     def chips_of(self, region: Region) -> int:
-        """Return the number of chips of a region."""
+        """Count the chips of a region."""
         return int(self.chips.table.chips[region.boxes].sum())
 
     def least_mm2(self, region: Region) -> float:
@@ -93,7 +96,10 @@ class BoxTree:
         return {name: float(rate[region.boxes].max()) for name, rate in self._rates.items()}
 
     def corners(self, regions: Sequence[Region]) -> BoundedChips:
-        """Return chips with the best rates of some regions, to be bounded."""
+        """Return chips with the best rates of some regions, to be bounded.
+
+        Of regions of several boxes, the run is that of the first.
+        """
         firsts = np.array([region.boxes[0] for region in regions], dtype=np.int64)
         corners = []
         for chip, region in zip(self.chips.of_boxes(firsts), regions, strict=True):
@@ -118,6 +124,6 @@ class BoxTree:
             self.chips.hbm_bytes_of_boxes(firsts),
             np.array([self.least_mm2(region) for region in regions]),
             self.chips,
-            np.zeros((len(regions), 2), dtype=np.int64),
+            np.stack([self.chips.first[firsts], self.chips.first[firsts + 1]], axis=1),
             rooflines=True,
         )

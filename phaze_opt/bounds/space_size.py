@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field, replace
 
+from phaze_opt.bounds.box_order import MOST_AT_ONCE, are_bounded_at_once
 from phaze_opt.bounds.point_grid import PointGrid
 from phaze_opt.bounds.study_bounds import StudyBounds
 from phaze_opt.errors import InputError
@@ -20,6 +21,9 @@ from phaze_opt.workload.graph import Workload
 # Candidates that differ only in the recompute of layers share the first of these times.
 _CANDIDATE_S, _FITTING_S, _CELL_S = 1.6e-5, 5e-6, 4e-6
 _BASE_BYTES, _CHIP_BYTES = 250 * MIB, 500
+# Measured on spaces of 10^8 and 10^10 chips, of which the boxes far from the best are not opened,
+# and on one of 3.7 million boxes, which are not bounded one by one.
+_MOST_OPENED, _BOX_BYTES, _BOUNDED_BYTES = 500_000, 170, 1_500
 
 
 @dataclass(frozen=True)
@@ -37,7 +41,8 @@ class SpaceSize:
     candidates
         Number of degrees of parallelism that the bounds of boxes tabulate, over all options.
     boxes_s
-        Estimated seconds to bound all boxes under all options, on one core.
+        Estimated seconds to bound the boxes under all options, on one core; of many boxes, as many
+        as are bounded at once.
     memory_bytes
         Estimated memory of a process that bounds the space.
     """
@@ -92,6 +97,8 @@ def space_size(study: ResolvedStudy, workloads: Sequence[Workload]) -> SpaceSize
     options, sizes, chips = grid.shape
     boxes = len(grid.chips.first) - 1
     layers = max(len(variant.nodes) for workload in workloads for variant in workload.variants)
+    at_once = are_bounded_at_once(grid.chips, StudyBounds(study, workloads))
+    bounded = boxes if at_once else MOST_AT_ONCE
     work = _bounding_work(study, workloads, grid)
     # Per stage: a limit for each memory size, the bytes of its state and of its stash.
     tables = work.memory_tables * layers * (layers + 1) * 8 * (sizes + 2)
@@ -103,8 +110,12 @@ def space_size(study: ResolvedStudy, workloads: Sequence[Workload]) -> SpaceSize
         candidates=work.candidates,
         boxes_s=sum(work.shared.values()) * _CANDIDATE_S
         + work.candidates * _FITTING_S
-        + work.variants * boxes * _CELL_S,
-        memory_bytes=_BASE_BYTES + chips * _CHIP_BYTES + tables,
+        + work.variants * bounded * _CELL_S,
+        memory_bytes=_BASE_BYTES
+        + boxes * _BOX_BYTES
+        + bounded * (_BOUNDED_BYTES + options * sizes * 8)
+        + min(chips, _MOST_OPENED) * _CHIP_BYTES
+        + tables,
     )
 
 

@@ -19,16 +19,13 @@ from phaze_opt.spec.designs import Design
 from phaze_opt.spec.freezing import freeze
 from phaze_opt.spec.frozen import ResolvedStudy
 from phaze_opt.spec.run_inputs import RunInputs, run_inputs
-from phaze_opt.spec.space import DesignPoint, numbered_point
+from phaze_opt.spec.space import MOST_CHIPS, DesignPoint, numbered_point
 from phaze_opt.spec.study_spec import StudySpec
 from phaze_opt.study.baselines import outside_space
 from phaze_opt.workload.graph import Workload
 
 SAMPLED_CHIPS = 1_000
 """Number of sampled points whose chip and area are checked."""
-
-LISTED_CHIPS = 5_000_000
-"""Largest number of chips of a space in which all points within the limits are counted."""
 
 EVALUATED_POINTS = 16
 EVALUATION_S = 10.0
@@ -136,7 +133,7 @@ def _size(resolved: ResolvedStudy, workloads: Sequence[Workload]) -> SpaceSize |
     """Return the size of a space; ``None`` if it is too large to list."""
     searched = resolved.spec.space.searched.items()
     chips = math.prod(len(axis.values) for name, axis in searched if kind_of(name) == "chip")
-    return space_size(resolved, workloads) if chips <= LISTED_CHIPS else None
+    return space_size(resolved, workloads) if chips <= MOST_CHIPS else None
 
 
 def _sample(spec: StudySpec) -> list[DesignPoint]:

@@ -35,6 +35,9 @@ from phaze_opt.whole_space.pools import LocalPool, Pool, Task
 TOP = 20
 """Size of the top: the number of best designs that an enumeration proves, in order."""
 
+MOST_TRIED_LATE = 20
+"""Number of points to evaluate after the time limit, until one is feasible."""
+
 Level = Literal["boxes", "chips", "evaluations"]
 
 
@@ -153,6 +156,10 @@ class _Watch:
         """Seconds since the start."""
         return time.monotonic() - self.started_s
 
+    def in_haste(self) -> bool:
+        """Whether to answer now."""
+        return self.late or self.stopped()
+
     def spend(self, level: Level, since_s: float) -> float:
         """Add the seconds since ``since_s`` to a level; return the present time."""
         now_s = time.monotonic()
@@ -231,7 +238,7 @@ def enumerate_space(
             )
         )
 
-    best_first = BestFirst(engine.grid, engine.rule, store, pool, on_open)
+    best_first = BestFirst(engine.grid, engine.rule, store, pool, on_open, watch.in_haste)
     best_first.bound_boxes()
     watch.spend("boxes", watch.started_s)
     return _Search(engine, best, watch, iter(best_first), best_first, pool).answer()
@@ -386,17 +393,31 @@ class _Search:
             self._submit(pending)
             since_s = self.watch.spend("chips", since_s)
             if not pending:
-                return None, 0 if self.best_first is None else self.best_first.batches
+                batches = 0 if self.best_first is None else self.best_first.batches
+                return self._left, batches
             first = pending[0][0]
-            if self.best.excludes(first.head):
+            best_left = min(first.head, self._left or first.head)
+            if self.best.excludes(first.head) and best_left == first.head:
                 return None, first.batches
-            if self.watch.stopped() or self.watch.late:
-                return first.head, first.batches
+            if self.watch.in_haste() and not self._needs_one_more:
+                return best_left, first.batches
             bounded, evaluation = pending.popleft()
             assert evaluation is not None  # an excluded point stays excluded
             (metrics,) = evaluation.result()
             since_s = self.watch.spend("evaluations", since_s)
             self._enter(bounded, metrics, len(pending))
+
+    @property
+    def _left(self) -> Head | None:
+        """The best head of the points that were not yet looked at; ``None`` if there is none."""
+        return None if self.best_first is None else self.best_first.left
+
+    @property
+    def _needs_one_more(self) -> bool:
+        """Whether the time is up, but no design is known, and few points were tried."""
+        if self.best_first is None or self.watch.stopped() or self.best.ranked:
+            return False
+        return self.best.evaluated < MOST_TRIED_LATE
 
     def _gap(self, left: Head | None) -> float | None:
         """Return the relative difference by which a point with a head may be better."""

@@ -10,6 +10,8 @@ from functools import lru_cache
 import numpy as np
 
 from phaze_opt.bounds.best_first import BestFirst
+from phaze_opt.bounds.box_order import are_bounded_at_once
+from phaze_opt.bounds.box_tree import BoxTree, Region
 from phaze_opt.bounds.point_grid import PointGrid
 from phaze_opt.errors import PhazeError
 from phaze_opt.hardware.accelerator import Accelerator
@@ -51,6 +53,9 @@ class Check:
     what: str
     checked: int
     of: int
+
+
+_PARTITION = "the list of boxes, which take every chip once,"
 
 
 def require(true: bool, what: str) -> None:
@@ -118,6 +123,33 @@ class Verification:
     def grid(self) -> PointGrid:
         """All points."""
         return self.engine.grid
+
+    @cached_property
+    def regions(self) -> list[Region]:
+        """The boxes that each entry of the certificate stands for.
+
+        They follow from halving the space again, which takes every box once.
+
+        Raises
+        ------
+        RefusedError
+            If some entry is no region, or some region has no entry.
+        """
+        chips, entries = self.grid.chips, self.certificate.boxes
+        tree = BoxTree(chips)
+        left = tree.roots(alone=are_bounded_at_once(chips, self.engine.rule))[::-1]
+        found: list[Region] = []
+        while left:
+            region = left.pop()
+            entry = entries[len(found)] if len(found) < len(entries) else None
+            same_count = entry is not None and entry.chips == tree.chips_of(region)
+            if same_count and entry is not None and entry.rates == tree.corner(region):
+                found.append(region)
+            else:
+                require(len(region.boxes) > 1, _PARTITION)
+                left += tree.halves(region)[::-1]
+        require(len(found) == len(entries), _PARTITION)
+        return found
 
     @cached_property
     def scalar(self) -> ScalarBounds:

@@ -26,7 +26,6 @@ from phaze_opt.whole_space.verification import (
     Check,
     RefusedError,
     Verification,
-    box_key,
     is_near,
     require,
 )
@@ -132,9 +131,9 @@ def _check_top(verification: Verification) -> Check:
 def _check_counts(verification: Verification) -> Check:
     """Enumerate again, and compare every number and every opened cell."""
     certificate, again = verification.certificate, verification.again
-    made = {box_key(box.rates): box for box in again.boxes}
-    for box in certificate.boxes:
-        other = made[box_key(box.rates)]
+    require(len(again.boxes) == len(certificate.boxes), "the list of boxes")
+    for box, other in zip(certificate.boxes, again.boxes, strict=True):
+        require(box.rates == other.rates, "the list of boxes")
         require(box.opened == other.opened, "the list of opened boxes")
         pairs = zip(sum(box.bounds, ()), sum(other.bounds, ()), strict=True)
         require(all(is_near(stated, computed) for stated, computed in pairs), "a bound of a box")

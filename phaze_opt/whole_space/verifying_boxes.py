@@ -9,7 +9,7 @@ from itertools import product
 
 import numpy as np
 
-from phaze_opt.bounds.bounded_chips import BoundedChips
+from phaze_opt.bounds.box_tree import BoxTree
 from phaze_opt.errors import InputError
 from phaze_opt.garbage import collected_later
 from phaze_opt.hardware.accelerator import Accelerator
@@ -20,7 +20,6 @@ from phaze_opt.spec.ordering import head_of
 from phaze_opt.spec.space import point_at
 from phaze_opt.whole_space.certificate import CertifiedBox, rates_of
 from phaze_opt.whole_space.verification import (
-    BoxKey,
     Check,
     Verification,
     box_key,
@@ -28,7 +27,7 @@ from phaze_opt.whole_space.verification import (
     require,
 )
 
-MOST_SCALAR_CELLS = 2_500
+MOST_SCALAR_CELLS = 10_000
 """Most boxes, each under one combination of options, that plain Python bounds; a sample of more."""
 
 MOST_SINGLE_CHIPS = 100_000
@@ -44,41 +43,44 @@ _MARGIN = 1e-9
 def check_partition(verification: Verification) -> Check:
     """Put the chips into boxes one by one, and compare the counts."""
     certificate, grid = verification.certificate, verification.grid
-    boxes = {box_key(box.rates): box for box in certificate.boxes}
-    require(len(boxes) == len(certificate.boxes), "a box that is there once")
     require(list(certificate.options) == list(grid.options), "the list of options")
-    sizes = len(grid.chips.hbm_sizes)
+    sizes, table = len(grid.chips.hbm_sizes), grid.chips.table
     shapes = {tuple(map(len, box.bounds)) for box in certificate.boxes}
     require(shapes <= {(sizes,) * len(grid.options)}, "the number of bounds of a box")
-    counts = dict.fromkeys(boxes, 0)
-    least_mm2 = dict.fromkeys(boxes, float("inf"))
-    number = _candidates(verification)
+    place_of = {key: place for place, key in enumerate(verification.keys)}
+    entry_of = np.empty(len(place_of), dtype=np.int64)
+    for entry, region in enumerate(verification.regions):
+        entry_of[region.boxes] = entry
+    counts, least_mm2 = np.zeros(len(place_of), np.int64), np.full(len(place_of), np.inf)
+    number, looked = _candidates(verification), 0
     single = number <= MOST_SINGLE_CHIPS
-    looked = 0
-    for chip in _chips(verification, None if single else MOST_SINGLE_CHIPS // 10):
+    for chip in _chips(verification, None if single else _sample_of(verification, number)):
         looked += 1
-        key = box_key(rates_of(certificate.study, chip))
-        require(key in boxes, "the list of boxes, in which one is missing,")
-        counts[key] += 1
+        rates = rates_of(certificate.study, chip)
+        place = place_of.get(box_key(rates))
+        require(place is not None, "the list of boxes, in which one is missing,")
+        assert place is not None
+        best = certificate.boxes[entry_of[place]].rates
+        require(all(rates[name] <= best[name] for name in rates), "the rates of a box")
+        counts[place] += 1
         area_mm2 = chip.area_under(certificate.study.spec.area.model)
-        least_mm2[key] = min(least_mm2[key], area_mm2)
+        least_mm2[place] = min(least_mm2[place], area_mm2)
     if not single:
         # The arrays count all chips; the chips above are a sample.
-        counts, least_mm2 = _by_arrays(verification)
-    for key, box in boxes.items():
-        require(counts[key] == box.chips, "the number of chips of a box")
-        require(is_near(least_mm2[key], box.least_mm2), "the smallest area of a box")
-    require(set(counts) == set(boxes), "the list of boxes")
-    points = sum(counts.values()) * sizes * len(grid.options)
+        counts, least_mm2 = table.chips, table.least_mm2
+    for region, box in zip(verification.regions, certificate.boxes, strict=True):
+        require(int(counts[region.boxes].sum()) == box.chips, "the number of chips of a box")
+        near = is_near(float(least_mm2[region.boxes].min()), box.least_mm2)
+        require(near, "the smallest area of a box")
+    points = int(counts.sum()) * sizes * len(grid.options)
     require(points == certificate.points, "the number of points")
     return Check("chips in boxes", looked, points // (sizes * len(grid.options)))
 
 
-def _by_arrays(verification: Verification) -> tuple[dict[BoxKey, int], dict[BoxKey, float]]:
-    """Return the number of chips and the smallest area of all boxes, by the search's arrays."""
-    table, keys = verification.grid.chips.table, verification.keys
-    counts = dict(zip(keys, table.chips.tolist(), strict=True))
-    return counts, dict(zip(keys, table.least_mm2.tolist(), strict=True))
+def _sample_of(verification: Verification, number: int) -> int:
+    """Return how many candidates to draw, so that some hundred are allowed chips."""
+    allowed = max(1, len(verification.grid.chips))
+    return min(MOST_SINGLE_CHIPS, MOST_SINGLE_CHIPS // 10 * max(1, number // (100 * allowed)))
 
 
 def _candidates(verification: Verification) -> int:
@@ -127,8 +129,7 @@ def _chip_at(study: ResolvedStudy, indices: dict[str, int]) -> Accelerator | Non
 def check_bounds(verification: Verification) -> Check:
     """Bound boxes again in plain Python."""
     certificate, grid = verification.certificate, verification.grid
-    by_key = {box_key(box.rates): box for box in certificate.boxes}
-    boxes = [by_key[key] for key in verification.keys]
+    boxes = certificate.boxes
     options = range(len(grid.options))
     cells = [(option, at) for option in options for at in range(len(boxes))]
     chosen = cells
@@ -159,9 +160,9 @@ def _scalar_bounds(
         # There is no such network: every evaluation is refused too.
         yield from ([0.0] * sizes for _ in which)
         return
-    boxes = BoundedChips.boxes(grid.chips).some(np.array(which, dtype=np.int64))
     if not which:
         return
+    boxes = BoxTree(grid.chips).corners([verification.regions[at] for at in which])
     known = verification.engine.rule.rates(design, boxes) * (1.0 - _MARGIN)
     for at, chip in enumerate(boxes.architectures):
         bounds, rows = [], range(*boxes.runs[at].tolist())

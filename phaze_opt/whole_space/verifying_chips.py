@@ -23,7 +23,7 @@ from phaze_opt.spec.designs import Design
 from phaze_opt.spec.objectives import RATE_OBJECTIVES
 from phaze_opt.spec.ordering import VALUE_BIN, Head, head_of, least_merit
 from phaze_opt.spec.space import DesignPoint
-from phaze_opt.whole_space.verification import Check, Verification, box_key, require
+from phaze_opt.whole_space.verification import Check, Verification, require
 
 MOST_BOUNDS = 50_000
 """Most bounds in plain Python, one per chip, workload and combination of all options (with the
@@ -77,10 +77,11 @@ def check_chips(verification: Verification) -> list[Check]:
 
 def _cells(verification: Verification) -> Iterator[_Cell]:
     """Yield the opened cells, box by box."""
-    chips = verification.grid.chips
-    opened = {box_key(box.rates): box.opened for box in verification.certificate.boxes}
-    runs = zip(chips.first[:-1].tolist(), chips.first[1:].tolist(), strict=True)
-    boxes = [(range(*run), opened[key]) for run, key in zip(runs, verification.keys, strict=True)]
+    first, boxes = verification.grid.chips.first.tolist(), []
+    for region, box in zip(verification.regions, verification.certificate.boxes, strict=True):
+        alone = int(region.boxes[0])
+        require(len(region.boxes) == 1 or not box.opened, "that an opened box is one")
+        boxes.append((range(first[alone], first[alone + 1]), box.opened))
     total = sum(len(rows) * len(options) for rows, options in boxes)
     spec = verification.certificate.study.spec
     bounds_per_chip = len(spec.runs) * len(spec.space.solved_options())

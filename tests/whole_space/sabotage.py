@@ -1,10 +1,15 @@
 """Lowers the bounds of a class of chips, as a wrong formula of arrays would, and verifies.
 
-``python -m tests.whole_space.sabotage [SPEC] [--classes 200] [--top 20] [--seed 0]``
+``python -m tests.whole_space.sabotage [SPEC] [--boxes] [--halved] [--classes 200] [--top 20]
+[--seed 0]``
 
 A class has the values of a design of the true top in some fields of the chip. Its bounds are
 lowered while the certificate is made and while it is checked. Where that cuts a design of the top,
 the check must refuse the certificate; the exit code is 1 where one is accepted.
+
+With ``--boxes`` the bounds of single chips stay right, and those of boxes and regions are lowered
+whose best rates are no worse than those of the design. With ``--halved`` all boxes are found by
+halving, as in large spaces.
 """
 
 from __future__ import annotations
@@ -22,6 +27,7 @@ from typing import Any
 import numpy as np
 
 from phaze_opt.arrays import FloatArray
+from phaze_opt.bounds import box_order
 from phaze_opt.bounds.best_first import BestFirst
 from phaze_opt.bounds.bounded_chips import BoundedChips
 from phaze_opt.bounds.study_bounds import StudyBounds
@@ -82,7 +88,6 @@ class Outcome:
     """
 
     of: Class
-    chips: int
     cut: bool
     refusal: str | None
 
@@ -94,10 +99,15 @@ def top_of(engine: Engine, top: int) -> Enumeration:
     return enumeration
 
 
-def drawn_class(study: Study, true_top: Enumeration, generator: random.Random) -> Class:
+def drawn_class(
+    study: Study, true_top: Enumeration, generator: random.Random, *, of_boxes: bool = False
+) -> Class:
     """Draw a class that holds a design of the top."""
     winner = generator.choice(true_top.top)
     chip = chip_of(study.resolved.base, dict(winner.point))
+    if of_boxes:
+        elements = chip.num_tc * chip.pe_x * chip.pe_y
+        return {"processing_elements": elements, "lanes": chip.num_vc * chip.pe_vc}
     fields = generator.sample(FIELDS, generator.randint(2, 4))
     return {name: getattr(chip, name) for name in sorted(fields)}
 
@@ -106,16 +116,25 @@ def _is_of(chip: Accelerator, of: Class) -> bool:
     return all(getattr(chip, name) == value for name, value in of.items())
 
 
+def _may_hold(corner: Accelerator, of: Class) -> bool:
+    """Whether the best rates of a region are no worse than those of a class of cores."""
+    elements = corner.num_tc * corner.pe_x * corner.pe_y
+    lanes = corner.num_vc * corner.pe_vc
+    return elements >= of["processing_elements"] and lanes >= of["lanes"]
+
+
 @contextmanager
 def lowered(of: Class) -> Iterator[None]:
-    """Lower the bounds of the chips of a class; those of boxes stay right."""
+    """Lower the bounds of the chips of a class, or of the boxes of a class of cores."""
     right = StudyBounds.values
+    of_boxes = "lanes" in of
+    is_of = _may_hold if of_boxes else _is_of
 
     def wrong(self: StudyBounds, design: Design, some: BoundedChips) -> FloatArray:
         values = right(self, design, some)
-        if some.rooflines:
+        if some.rooflines is not of_boxes:
             return values
-        left = np.array([LOWERED if _is_of(chip, of) else 1.0 for chip in some.architectures])
+        left = np.array([LOWERED if is_of(chip, of) else 1.0 for chip in some.architectures])
         return np.asarray(values * left)
 
     setattr(StudyBounds, "values", wrong)  # noqa: B010
@@ -127,8 +146,6 @@ def lowered(of: Class) -> Iterator[None]:
 
 def attempt(engine: Engine, true_top: Enumeration, top: int, of: Class) -> Outcome:
     """Enumerate and verify with wrong bounds of one class."""
-    chips = engine.grid.chips
-    number = sum(_is_of(chips.architecture(row), of) for row in range(len(chips)))
     refusal = None
     with lowered(of):
         enumeration = top_of(engine, top)
@@ -138,7 +155,7 @@ def attempt(engine: Engine, true_top: Enumeration, top: int, of: Class) -> Outco
         except RefusedError as error:
             refusal = str(error)
     points = [[design.point for design in answer.top] for answer in (enumeration, true_top)]
-    return Outcome(of, number, points[0] != points[1], refusal)
+    return Outcome(of, points[0] != points[1], refusal)
 
 
 def main(arguments: list[str]) -> int:
@@ -149,8 +166,12 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--classes", type=int, default=200)
     parser.add_argument("--top", type=int, default=20)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--boxes", action="store_true")
+    parser.add_argument("--halved", action="store_true")
     options: Any = parser.parse_args(arguments)
     generator = random.Random(options.seed)
+    if options.halved:
+        box_order.MOST_AT_ONCE, box_order.HALVED = 0, 8
     tally = {"refused": 0, "nothing cut": 0, "MISSED": 0}
     with tempfile.TemporaryDirectory(prefix="phaze-sabotage-") as folder:
         spec = SMALL if options.spec is None else read_spec(options.spec)
@@ -158,11 +179,12 @@ def main(arguments: list[str]) -> int:
         true_top = enumerate_study(study, top=options.top)
         engine = Engine(study, study.evaluator)
         for number in range(options.classes):
-            one = attempt(engine, true_top, options.top, drawn_class(study, true_top, generator))
+            of = drawn_class(study, true_top, generator, of_boxes=options.boxes)
+            one = attempt(engine, true_top, options.top, of)
             what = "MISSED" if one.cut else "nothing cut"
             what = what if one.refusal is None else "refused"
             tally[what] += 1
-            print(f"{number + 1:4} {what:12} {one.chips:6,} chips {dict(one.of)}", flush=True)
+            print(f"{number + 1:4} {what:12} {dict(one.of)}", flush=True)
     print(", ".join(f"{count} {what}" for what, count in tally.items()))
     return 1 if tally["MISSED"] else 0
 

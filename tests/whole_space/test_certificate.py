@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from phaze_opt.bounds import box_order
 from phaze_opt.errors import ConflictError, InputError
 from phaze_opt.spec.space import Space
 from phaze_opt.spec.study_spec import StudySpec
@@ -164,8 +165,26 @@ def test_wrong_bounds_of_a_class_of_chips_are_found(
     study, true_top = small
     of = drawn_class(study, true_top, random.Random(seed))
     outcome = attempt(engine_of(study), true_top, TOP, of)
-    assert outcome.cut and outcome.chips > 0
+    assert outcome.cut
     assert outcome.refusal is not None and "not of the top" in outcome.refusal
+
+
+@pytest.mark.parametrize("halved", [False, True])
+@pytest.mark.parametrize("seed", range(2))
+def test_wrong_bounds_of_a_class_of_boxes_are_found(
+    seed: int,
+    halved: bool,
+    small: tuple[Study, Enumeration],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Plain Python bounds each box, and each region where boxes are halved."""
+    if halved:
+        monkeypatch.setattr(box_order, "MOST_AT_ONCE", 0)
+        monkeypatch.setattr(box_order, "HALVED", 4)
+    study, true_top = small
+    of = drawn_class(study, true_top, random.Random(seed), of_boxes=True)
+    outcome = attempt(engine_of(study), true_top, TOP, of)
+    assert outcome.refusal is not None and "a bound of a box" in outcome.refusal
 
 
 def test_right_bounds_are_not_refused(

@@ -280,6 +280,35 @@ def test_the_order_does_not_depend_on_the_batches(name: str, prepared: dict[str,
     assert len(set(orders[0])) == len(orders[0])
 
 
+def test_in_haste_known_points_come_first(
+    prepared: dict[str, Study], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without opening further cells, of which one may hold a better point, as is then said."""
+    monkeypatch.setattr(best_first, "FIRST_ROWS", 1)
+    monkeypatch.setattr(best_first, "BATCH_ROWS", 1)
+    engine = engine_of(prepared["today"])
+    patient = list(BestFirst(engine.grid, engine.rule))
+    haste = False
+    hasty = BestFirst(engine.grid, engine.rule, in_haste=lambda: haste)
+    first = next(iter(hasty))
+    assert first == patient[0]
+    haste, opened = True, hasty.batches
+    known = list(hasty)
+    assert hasty.batches == opened and len(known) < len(patient) - 1
+    seen = {point.place for point in (first, *known)}
+    best_left = min(point.head for point in patient if point.place not in seen)
+    assert hasty.left is not None and hasty.left <= best_left
+    haste = False
+    assert sorted(point.place for point in (first, *known, *hasty)) == sorted(
+        point.place for point in patient
+    )
+    # A time limit that is over still gives a design, and the distance of the best one left.
+    found = enumerate_space(engine, None, top=3, time_limit_s=0.0)
+    assert found is not None and found.status == "time_limit"
+    assert found.feasible == len(found.top) == 1
+    assert found.gap is not None and found.gap >= 0.0
+
+
 def test_the_batch_bound_knows_memory(prepared: dict[str, Study]) -> None:
     """Where the smallest state does not fit, the bound says that nothing does."""
     study = prepared["paper"]

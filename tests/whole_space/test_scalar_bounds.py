@@ -73,12 +73,13 @@ def test_chips_have_nearly_the_same_bounds(engine: Engine) -> None:
     """No design is better than its plain bound, which is little above that of arrays."""
     grid, plain, ratios = engine.grid, ScalarBounds(engine.rule, engine.grid.chips), []
     chips = grid.chips
+    areas_mm2 = chips.areas_mm2(np.arange(len(chips)))
     for option in range(len(grid.options)):
         arrays = bounds_of(grid, engine.rule, option, BoundedChips.of(chips, np.arange(len(chips))))
         for row in range(option % 2, len(chips), 2):
             size, design = list(enumerate(designs(engine, option, row)))[-1]
             rates = plain.of_chip(design, row, [0.0] * len(grid.study.spec.runs))
-            value = plain.merit(design, row, float(chips.area_mm2[row]), rates)
+            value = plain.merit(design, row, float(areas_mm2[row]), rates)
             metrics = engine.objective(grid.point(option, size, row))
             if metrics.feasible:
                 assert engine.rule.bounded.merit(metrics.value) <= value

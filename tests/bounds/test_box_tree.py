@@ -1,0 +1,172 @@
+"""Tests of `phaze_opt.bounds.box_tree` and `phaze_opt.bounds.box_order`."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from phaze_opt.bounds import box_order
+from phaze_opt.bounds.best_first import BestFirst
+from phaze_opt.bounds.bounding import bounds_of
+from phaze_opt.bounds.box_order import BoxOrder
+from phaze_opt.bounds.box_tree import BoxTree, Region
+from phaze_opt.spec.space import Space
+from phaze_opt.spec.study_spec import AreaSpec, StudySpec
+from phaze_opt.study.study import create_study
+from phaze_opt.whole_space import verifying
+from phaze_opt.whole_space.certificate import Certificate, certify
+from phaze_opt.whole_space.engine import Engine
+from phaze_opt.whole_space.enumerating import certificate_of, enumerate_study, verify_certificate
+from phaze_opt.whole_space.exhaustive import enumerate_space
+from phaze_opt.whole_space.verifying import RefusedError
+from tests.whole_space.enumerations import CASES, RUN, engine_of
+
+HALVING = [
+    name for name, case in CASES.items() if "constraints" not in case and "workloads" not in case
+]
+WIDE = StudySpec(
+    name="wide",
+    model="bert-large",
+    tensor_parallel=(1, 2),
+    optimizer="adam",
+    space=Space(
+        "tpuv4-lanes",
+        num_tc=(1, 16),
+        num_vc=(1, 16),
+        pe_x=[64, 128],
+        pe_vc=[64, 256],
+        hbm_gb_per_s=[400, 1200],
+        glb_mib=[16, 64],
+        microbatch=[1, 4],
+        residency=[False, True],
+    ),
+    area=AreaSpec(model="chip"),
+    **RUN,
+)
+"""A space of some hundred boxes, in which the size of the global buffer counts."""
+
+
+@pytest.fixture(scope="module")
+def engines(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Engine]:
+    """Return the engine of every case whose boxes may be halved."""
+    folder = tmp_path_factory.mktemp("trees")
+    specs = {name: StudySpec(**({"name": name} | RUN | CASES[name])) for name in HALVING}
+    return {
+        name: engine_of(create_study(spec, f"sqlite:///{folder / name}.db"))
+        for name, spec in (specs | {"wide": WIDE}).items()
+    }
+
+
+def every_region(tree: BoxTree) -> list[Region]:
+    """Return all regions of a space."""
+    found, left = [], tree.roots(alone=False)
+    while left:
+        found.append(left.pop())
+        if len(found[-1].boxes) > 1:
+            left += tree.halves(found[-1])
+    return found
+
+
+@pytest.mark.parametrize("name", [*HALVING, "wide"])
+def test_halves_take_every_box_once(name: str, engines: dict[str, Engine]) -> None:
+    """Down to single boxes, of which each is there; no box is better than the corner."""
+    chips = engines[name].grid.chips
+    tree = BoxTree(chips)
+    regions = every_region(tree)
+    alone = [int(region.boxes[0]) for region in regions if len(region.boxes) == 1]
+    assert sorted(alone) == list(range(len(chips.table.chips)))
+    assert len({region.path for region in regions}) == len(regions)
+    for region in regions:
+        corner = tree.corner(region)
+        assert all(
+            (rate[region.boxes] <= corner[at]).all() for at, rate in chips.table.rates.items()
+        )
+        assert tree.chips_of(region) == chips.table.chips[region.boxes].sum()
+    for root in tree.roots(alone=True):
+        assert list(root.boxes) == [root.path[0]]
+
+
+@settings(max_examples=30, deadline=None)
+@given(data=st.data())
+def test_no_box_is_better_than_its_region(engines: dict[str, Engine], data: st.DataObject) -> None:
+    """Under every option, and a region of one box has the bounds of that box to the bit."""
+    engine = engines[data.draw(st.sampled_from([*HALVING, "wide"]))]
+    tree = BoxTree(engine.grid.chips)
+    region = data.draw(st.sampled_from(every_region(tree)))
+    option = data.draw(st.integers(0, len(engine.grid.options) - 1))
+    (of_region,) = bounds_of(engine.grid, engine.rule, option, tree.corners([region])).T
+    flat = BestFirst(engine.grid, engine.rule).order
+    for box in region.boxes.tolist():
+        assert (flat.bounds(box)[option] <= box_order.rounded_up(of_region)).all()
+        if len(region.boxes) == 1:
+            assert (flat.bounds(box)[option] == box_order.rounded_up(of_region)).all()
+
+
+@pytest.mark.parametrize("name", [*HALVING, "wide"])
+def test_the_order_does_not_depend_on_halving(
+    name: str, engines: dict[str, Engine], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same cells come in the same order, while some are left unbounded."""
+    engine = engines[name]
+
+    def cells(order: BoxOrder) -> list[box_order.Cell]:
+        found = []
+        while (cell := order.cell(len(found))) is not None:
+            found.append(cell)
+        return found
+
+    def order() -> BoxOrder:
+        return BoxOrder(engine.grid, engine.rule, None)
+
+    flat = cells(order())
+    monkeypatch.setattr(box_order, "MOST_AT_ONCE", 0)
+    for halved in (1, 7, 1000):
+        monkeypatch.setattr(box_order, "HALVED", halved)
+        assert cells(order()) == flat
+    lazy = order()
+    assert lazy.cell(0) == flat[0]
+    known = sum(len(bounded.region.boxes) for bounded in lazy.frontier())
+    assert known == len(engine.grid.chips.table.chips)
+    # What is known to be infeasible early is part of what is known in the end.
+    assert lazy.infeasible(0) <= order().infeasible(len(flat))
+
+
+def test_a_halved_space_is_certified(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The top and the evaluations are the same; the certificate has fewer bounds, and verifies."""
+    monkeypatch.setattr(verifying, "SAMPLE", 5)
+    study = create_study(WIDE, f"sqlite:///{tmp_path / 'a.db'}")
+    flat = enumerate_study(study, top=5)
+    of_boxes = certificate_of(study, flat, 5)
+    monkeypatch.setattr(box_order, "MOST_AT_ONCE", 0)
+    monkeypatch.setattr(box_order, "HALVED", 4)
+    engine = engine_of(study)
+    halved = enumerate_space(engine, None, top=5)
+    assert halved is not None
+    assert halved.evaluated == flat.evaluated
+    certificate = certify(BestFirst(engine.grid, engine.rule), halved, 5)
+    assert certificate.top == of_boxes.top
+    assert len(certificate.boxes) < len(of_boxes.boxes) / 2
+    assert sum(box.chips for box in certificate.boxes) == len(engine.grid.chips)
+    verify_certificate(certificate)
+    closed = next(at for at, box in enumerate(certificate.boxes) if not box.opened)
+    for altered in _altered(certificate, closed):
+        with pytest.raises(RefusedError):
+            verify_certificate(altered)
+
+
+def _altered(certificate: Certificate, closed: int) -> list[Certificate]:
+    """Return certificates with a wrong region."""
+    boxes = certificate.boxes
+    box = boxes[closed]
+    lower = tuple(tuple(bound * 0.9 for bound in bounds) for bounds in box.bounds)
+    changes = (
+        (*boxes[:closed], *boxes[closed + 1 :]),
+        (*boxes[:closed], replace(box, bounds=lower), *boxes[closed + 1 :]),
+        (*boxes[:closed], replace(box, chips=box.chips + 1), *boxes[closed + 1 :]),
+    )
+    altered = [replace(certificate, boxes=changed) for changed in changes]
+    return [replace(made, checksum=made.content) for made in altered]
