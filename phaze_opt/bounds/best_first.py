@@ -208,7 +208,9 @@ class BestFirst:
     def _open_due(self) -> None:
         """Open cells until no closed cell may hold a point before the next known point."""
         while (cell := self.order.cell(self._cut(self.batches))) is not None:
-            if (self._heap and self._heap[0][0] < cell.head) or self._in_haste():
+            if self._heap and self._heap[0][0] < cell.head:
+                return
+            if self.batches > 0 and self._in_haste():
                 return
             self._open()
 
