@@ -49,6 +49,8 @@ WIDE = StudySpec(
 )
 """A space of some hundred boxes, in which the size of the global buffer counts."""
 
+WIDE_SPACES = {"wide": WIDE, "per area": replace(WIDE, objectives=("throughput_per_area",))}
+
 
 @pytest.fixture(scope="module")
 def engines(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Engine]:
@@ -57,7 +59,7 @@ def engines(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Engine]:
     specs = {name: StudySpec(**({"name": name} | RUN | CASES[name])) for name in HALVING}
     return {
         name: engine_of(create_study(spec, f"sqlite:///{folder / name}.db"))
-        for name, spec in (specs | {"wide": WIDE}).items()
+        for name, spec in (specs | WIDE_SPACES).items()
     }
 
 
@@ -71,7 +73,7 @@ def every_region(tree: BoxTree) -> list[Region]:
     return found
 
 
-@pytest.mark.parametrize("name", [*HALVING, "wide"])
+@pytest.mark.parametrize("name", [*HALVING, *WIDE_SPACES])
 def test_halves_take_every_box_once(name: str, engines: dict[str, Engine]) -> None:
     """Down to single boxes, of which each is there; no box is better than the corner."""
     chips = engines[name].grid.chips
@@ -94,7 +96,7 @@ def test_halves_take_every_box_once(name: str, engines: dict[str, Engine]) -> No
 @given(data=st.data())
 def test_no_box_is_better_than_its_region(engines: dict[str, Engine], data: st.DataObject) -> None:
     """Under every option, and a region of one box has the bounds of that box to the bit."""
-    engine = engines[data.draw(st.sampled_from([*HALVING, "wide"]))]
+    engine = engines[data.draw(st.sampled_from([*HALVING, *WIDE_SPACES]))]
     tree = BoxTree(engine.grid.chips)
     region = data.draw(st.sampled_from(every_region(tree)))
     option = data.draw(st.integers(0, len(engine.grid.options) - 1))
@@ -106,7 +108,7 @@ def test_no_box_is_better_than_its_region(engines: dict[str, Engine], data: st.D
             assert (flat.bounds(box)[option] == box_order.rounded_up(of_region)).all()
 
 
-@pytest.mark.parametrize("name", [*HALVING, "wide"])
+@pytest.mark.parametrize("name", [*HALVING, *WIDE_SPACES])
 def test_the_order_does_not_depend_on_halving(
     name: str, engines: dict[str, Engine], monkeypatch: pytest.MonkeyPatch
 ) -> None:
