@@ -213,8 +213,9 @@ class BoxTable:
             perhaps &= ~np.isin(flat, self.refused)
         kept = np.flatnonzero(perhaps)
         kept = kept[np.lexsort((flat[kept], box[kept]))]
-        cuts = np.cumsum(self.chips[boxes])[:-1]
-        for own in np.split(kept, cuts):
+        ends = np.cumsum(self.chips[boxes])
+        assert len(kept) == ends[-1]  # as many as were counted
+        for own in np.split(kept, ends[:-1]):
             yield OpenedBox(tensor_cores[own], others[own], area_mm2[own])
 
     def _counted(
