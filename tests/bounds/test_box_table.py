@@ -119,18 +119,17 @@ def test_a_chip_at_a_limit_is_judged_alone(least: bool) -> None:
     axes: dict[str, Any] = {"num_tc": [2, 3, 4], "num_vc": [2, 3], "pe_x": [64, 128]}
     every = allowed_chips(study_of(axes, AreaSpec(model="chip", max_mm2=1000.0)))
     areas_mm2 = sorted(every.areas_mm2(np.arange(len(every))).tolist())
-    middle_mm2 = areas_mm2[len(areas_mm2) // 2]
-    counts = []
-    for apart in (-1e-9, 1e-9):
-        limit_mm2 = middle_mm2 * (1.0 + apart)
-        area = AreaSpec(model="chip", max_mm2=limit_mm2)
-        if least:
-            area = AreaSpec(model="chip", max_mm2=2.0 * limit_mm2, min_share=0.5)
-        study = study_of(axes, area)
-        chips = allowed_chips(study)
-        assert equal(listed(chips), one_by_one(study))
-        counts.append(len(chips))
-    assert abs(counts[0] - counts[1]) == 1
+    for own_mm2 in areas_mm2[1:]:
+        counts = []
+        for apart in (-1e-9, 1e-9):
+            area = AreaSpec(model="chip", max_mm2=own_mm2 * (1.0 + apart))
+            if least:
+                area = AreaSpec(model="chip", max_mm2=2.0 * own_mm2 * (1.0 + apart), min_share=0.5)
+            study = study_of(axes, area)
+            chips = allowed_chips(study)
+            assert equal(listed(chips), one_by_one(study))
+            counts.append(len(chips))
+        assert abs(counts[0] - counts[1]) == 1
 
 
 def test_what_is_too_large_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
