@@ -8,7 +8,6 @@ of each group, and its chips are pairs of these.
 from __future__ import annotations
 
 import math
-from collections import ChainMap
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
 
@@ -68,11 +67,8 @@ class AxisGroup:
 
     def beside(self, other: AxisGroup) -> AxisGroup:
         """Return all pairs of combinations with another group, as one group."""
-        own, others = (
-            np.arange(len(self)).repeat(len(other)),
-            np.tile(np.arange(len(other)), len(self)),
-        )
-        mine, yours = self.some(own), other.some(others)
+        mine = self.some(np.arange(len(self)).repeat(len(other)))
+        yours = other.some(np.tile(np.arange(len(other)), len(self)))
         return AxisGroup(
             (*self.names, *other.names),
             np.concatenate([mine.indices, yours.indices], axis=1),
@@ -118,12 +114,15 @@ def allowed_groups(
     least = [_of_least_area(study, group) for group in buildable]
     groups = []
     for place, group in enumerate(buildable):
-        beside = [dict(other.columns) for other in least[:place] + least[place + 1 :]]
+        columns: dict[str, FloatArray] = {}
+        for other in least[:place] + least[place + 1 :]:
+            columns |= other.columns
         if any(len(other) == 0 for other in least):
             groups.append(group.some(np.zeros(0, dtype=np.int64)))
         else:
-            area_mm2 = areas_mm2(study, {**dict(ChainMap(*beside)), **group.columns})
-            groups.append(group.some(area_mm2 <= limit_mm2(study)))
+            area_mm2 = areas_mm2(study, {**columns, **group.columns})
+            # Surely too large, beside whatever other groups.
+            groups.append(group.some(area_mm2 <= study.area_limit_mm2 * (1.0 + NEAR)))
     if clock_hz is not None:
         (only,) = groups
         clocks_hz = np.array([clock_hz(row) for row in only.indices.tolist()])
@@ -133,11 +132,6 @@ def allowed_groups(
     for group in groups[1:]:
         others = others.beside(group)
     return groups[0], others
-
-
-def limit_mm2(study: ResolvedStudy) -> float:
-    """Return the area above which surely no chip is allowed."""
-    return study.area_limit_mm2 * (1.0 + NEAR)
 
 
 def _parts(study: ResolvedStudy, names: Sequence[str]) -> list[tuple[Sequence[str], Set[str]]]:

@@ -159,15 +159,15 @@ class BoxOrder:
 
     def _add(self, regions: Sequence[Region], bounds: FloatArray) -> None:
         """Add regions with their bounds: (options, sizes, regions)."""
-        table, maximise = self._grid.chips.table, self._study_bounds.bounded.maximise
+        maximise = self._study_bounds.bounded.maximise
         firsts = np.array([region.boxes[0] for region in regions], dtype=np.int64)
         hbm_bytes = self._grid.chips.hbm_bytes_of_boxes(firsts).T.tolist()
         zeros = (bounds == 0.0).sum(axis=(0, 1)).tolist()
         by_region = bounds.transpose(2, 0, 1)
         cells: list[Cell] = []
         for region, own, sizes, none in zip(regions, by_region, hbm_bytes, zeros, strict=True):
-            chips, least_mm2 = table.chips[region.boxes].sum(), table.least_mm2[region.boxes].min()
-            bounded = BoundedRegion(region, own, int(chips), float(least_mm2), none * int(chips))
+            chips, least_mm2 = self.tree.chips_of(region), self.tree.least_mm2(region)
+            bounded = BoundedRegion(region, own, chips, least_mm2, none * chips)
             self._infeasible_now += bounded.infeasible
             area_mm2, heads = bounded.least_mm2 * SMALLEST, []
             for option, of_sizes in enumerate(own.tolist()):

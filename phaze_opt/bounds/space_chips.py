@@ -144,17 +144,18 @@ class SpaceChips:
             seen = [column for name, column in group.group.columns.items() if name not in unseen]
             stacked = np.stack([np.zeros(len(group.group)), *seen])
             numbers.append(np.unique(stacked, axis=1, return_inverse=True)[1].reshape(-1))
-        kinds, private_bytes = [], []
+        kinds, private_bytes = np.empty(len(self), np.int64), np.empty(len(self))
         for begin in range(0, len(self.table.chips), _BOXES):
-            boxes = np.arange(begin, min(begin + _BOXES, len(self.table.chips)))
-            rows = np.arange(self.first[boxes[0]], self.first[boxes[-1] + 1])
+            end = min(begin + _BOXES, len(self.table.chips))
+            rows = np.arange(self.first[begin], self.first[end])
             combinations, _ = self._combinations(rows)
-            kinds.append(
-                numbers[0][combinations[0]] * len(numbers[1]) + numbers[1][combinations[1]]
+            of_tensor_cores, of_others = (
+                number[own] for number, own in zip(numbers, combinations, strict=True)
             )
-            private_bytes.append(self._columns("l2_vc_bytes", combinations))
-        _, kind = np.unique(np.concatenate([[0][:0], *kinds]), return_inverse=True)
-        order = np.argsort(-np.concatenate([[0.0][:0], *private_bytes]), kind="stable")
+            kinds[rows] = of_tensor_cores * len(numbers[1]) + of_others
+            private_bytes[rows] = self._columns("l2_vc_bytes", combinations)
+        _, kind = np.unique(kinds, return_inverse=True)
+        order = np.argsort(-private_bytes, kind="stable")
         _, first = np.unique(kind[order], return_index=True)
         return EnergyKinds(self.architectures(order[first]), kind.astype(np.int64))
 
