@@ -12,6 +12,7 @@ import typer
 from phaze_opt.choices import (
     AttentionKind,
     FusionMode,
+    Launch,
     OptimizerName,
     Overlap,
     PipelineScheduleName,
@@ -83,6 +84,10 @@ class PointOptions:
             help="Communication beside compute: of the replicas, or also tensor-parallel."
         ),
     ] = "data"
+    launch: Annotated[
+        Launch,
+        typer.Option(help="How the host starts kernels: recorded, after fusion, or one by one."),
+    ] = "graphs"
     fusion: Annotated[
         FusionMode | None,
         typer.Option(
@@ -199,6 +204,7 @@ class PointOptions:
             overlap=self.overlap,
             residency=self.residency,
             gather_copies=self.gather_copies,
+            launch=self.launch,
         )
 
     @property

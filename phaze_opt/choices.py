@@ -13,6 +13,8 @@ IntraOperatorRule = Literal["exclusive", "per-type"]
 KernelName = Literal["fa2", "fa3", "cudnn", "cudnn-deterministic", "te", "serving"]
 """FlashAttention-2 and -3, cuDNN (and with gradients that repeat bit by bit), what Transformer
 Engine calls, and forwards of inference engines."""
+Launch = Literal["graphs", "compiled", "eager"]
+"""How the host starts kernels: recorded once, one per fused group, or one per ATen operator."""
 Layout = Literal["tn", "nn", "nt"]
 """Forward, data gradient, and weight gradient that adds to an accumulator in fp32."""
 OptimizerName = Literal["sgd", "adam", "adam-foreach"]

@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from phaze_opt.arrays import IntArray
 from phaze_opt.checked import check_fields, shown
-from phaze_opt.choices import OptimizerName, Overlap, PipelineScheduleName, Recompute
+from phaze_opt.choices import Launch, OptimizerName, Overlap, PipelineScheduleName, Recompute
 from phaze_opt.errors import InputError
 from phaze_opt.limits import MOST_SAMPLES, check_size
 from phaze_opt.on_demand import hashed_once
@@ -147,6 +147,10 @@ class Training:
     residency
         Whether tensors may stay in the global buffer from one operator to the next: where the
         program manages it as the schedule says, where it is a cache as reads find them there.
+    launch
+        How the host starts kernels: ``graphs`` (recorded once and started together, as CUDA graphs
+        and XLA's programs), ``compiled`` (one by one after fusion) or ``eager`` (every operator of
+        the framework by itself). See `phaze_opt.passes.launches`.
     """
 
     global_batch: int
@@ -161,6 +165,7 @@ class Training:
     fused_optimizer: bool = True
     gather_copies: bool = False
     residency: bool = True
+    launch: Launch = "graphs"
 
     def __repr__(self) -> str:
         return short_repr(self)

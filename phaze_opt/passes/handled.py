@@ -23,6 +23,7 @@ HANDLED: Mapping[str, Mapping[str, tuple[object, ...]]] = {
         "overlap": ("none", "data", "all"),
         "residency": (False, True),
         "gather_copies": (False, True),
+        "launch": ("graphs", "compiled", "eager"),
         "zero": (0, 1, 2, 3),
         "optimizer": _EVERY,  # whose bytes are in `OPTIMIZERS`
         "fused_optimizer": (False, True),

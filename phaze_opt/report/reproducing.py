@@ -24,6 +24,7 @@ _OPTIONS = (
     "pipeline_schedule",
     "interleave",
     "overlap",
+    "launch",
 )
 """Fields of `Training` that are options of ``evaluate`` with a value."""
 

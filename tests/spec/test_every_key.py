@@ -56,6 +56,7 @@ OTHER: dict[str, str] = {
     "overlap": '"none"',
     "fused_optimizer": "false",
     "gather_copies": "true",
+    "launch": '"eager"',
 }
 INNER: dict[type, tuple[str, dict[str, str]]] = {
     AreaSpec: (
@@ -119,6 +120,7 @@ AXES: dict[str, list[Any]] = {
     "overlap": ["none", "all"],
     "fused_optimizer": [True, False],
     "gather_copies": [False, True],
+    "launch": ["graphs", "eager"],
     "residency": [True, False],
     "attention": ["eager", "flash"],
 }
