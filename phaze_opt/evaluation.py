@@ -286,9 +286,11 @@ def with_range(
 
 def point_ranges(point: Point) -> dict[PointRate, RateRange]:
     """Return the ranges that the chip states, and that of the host where it launches kernels."""
+    ranges: dict[PointRate, RateRange] = dict(rate_ranges(point.accelerator).items())
     of_host = host_range(point.training)
-    ranges: dict[PointRate, RateRange] = {**rate_ranges(point.accelerator)}
-    return ranges if of_host is None else {**ranges, "host": of_host}
+    if of_host is not None:
+        ranges["host"] = of_host
+    return ranges
 
 
 def time_at_rates(

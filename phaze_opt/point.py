@@ -145,9 +145,7 @@ def cost_points(
     training = training_as_fused(first.training, fusion)
     variants = _variants(first.workload, cluster, training, degrees)
     chips = [
-        Chip(
-            point.accelerator, cluster, fusion, point.lane_rate, point.prove, point.host_rate
-        )
+        Chip(point.accelerator, cluster, fusion, point.lane_rate, point.prove, point.host_rate)
         for point in points
     ]
     shape = _Shape(variants[0].precedences, variants[0].names, _common_kinds(variants))

@@ -57,6 +57,7 @@ def points(draw: st.DrawFn) -> Point:
         draw(st.sampled_from(["none", "full", "selective"])),
         residency=draw(st.booleans()),
         overlap=draw(st.sampled_from(["none", "data", "all"])),
+        launch=draw(st.sampled_from(["graphs", "eager"])),
         zero=draw(st.sampled_from([0, 0, 1, 2, 3])),
         pipeline_schedule=schedule,
         interleave=2 if schedule == "interleaved" else 1,

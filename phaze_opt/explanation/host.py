@@ -51,9 +51,7 @@ def host_bound_passes(cost: DegreeCost, fusion: FusionMode) -> tuple[HostBoundPa
             host_s,
             device_s,
         )
-        for captured, layer, own in zip(
-            cost.variant.layers, cost.layers, cost.passes, strict=True
-        )
+        for captured, layer, own in zip(cost.variant.layers, cost.layers, cost.passes, strict=True)
         for name, host_s in layer.host_s.items()
         if host_s > (device_s := own.passes[name].schedule.makespan_s)
     )

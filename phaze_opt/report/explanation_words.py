@@ -33,7 +33,11 @@ _GAIN_WORDS = {
     "launch_graphs": "--launch graphs",
 }
 _LEAST_GAIN = 0.0005
-_RANGED_WORDS = {"arrays": "the rate of the arrays in long runs", "hbm": "the HBM", "host": "the host"}
+_RANGED_WORDS = {
+    "arrays": "the rate of the arrays in long runs",
+    "hbm": "the HBM",
+    "host": "the host",
+}
 _LEAST_SHARE = 0.05
 
 
@@ -148,10 +152,11 @@ def _host_sentences(explanation: Explanation) -> list[str]:
     if not waiting:
         return []
     most = waiting[0]
+    passes = counted(len(waiting), "pass", "passes")
     sentences = [
-        f"The device waits for the host in {counted(len(waiting), 'pass', 'passes')}, longest in "
-        f"{most.layer} {most.direction} (×{most.count}): {counted(most.launches, 'launch', 'launches')} "
-        f"take {format_seconds(most.host_s)}, the kernels {format_seconds(most.device_s)}."
+        f"The device waits for the host in {passes}, longest in {most.layer} {most.direction} "
+        f"(×{most.count}): {counted(most.launches, 'launch', 'launches')} take "
+        f"{format_seconds(most.host_s)}, the kernels {format_seconds(most.device_s)}."
     ]
     gaining = [g for g in explanation.launch_gains if g.throughput_gain >= _LEAST_GAIN]
     if gaining:

@@ -56,6 +56,18 @@ class _Run:
         return self.evaluation.time_per_batch_s
 
     @property
+    def bound(self) -> Literal["host", "device"]:
+        """Whether the host takes longer to launch the kernels of all layers than they take."""
+        assert self.evaluation.placement is not None
+        cost = self.costed.costs[self.evaluation.placement.tensor]
+        host_s, device_s = 0.0, 0.0
+        for layer, own in zip(cost.layers, cost.passes, strict=True):
+            for name in filter(None, ("forward", "backward", own.again)):
+                host_s += layer.count * layer.host_s.get(name, 0.0)
+                device_s += layer.count * own.passes[name].schedule.makespan_s
+        return "host" if host_s > device_s else "device"
+
+    @property
     def memory_bytes(self) -> float:
         """What the fullest device of a run that fits holds."""
         assert self.evaluation.placement is not None
@@ -129,6 +141,7 @@ def _tables(
                     source=row["source"],
                     repeats=row["repeats"],
                     parts_s=run.parts_s if unit == "s" else {},
+                    bound=run.bound if unit == "s" else "",
                 )
             )
         source = members[0]["source"]

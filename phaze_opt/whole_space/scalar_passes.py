@@ -76,8 +76,7 @@ class Passes:
         if key not in self._known:
             pairs = zip(self._layers, self._launches, strict=True)
             layers = [
-                self._layer_s(*layer, launched, rates, glb_bytes, sort)
-                for layer, launched in pairs
+                self._layer_s(*layer, launched, rates, glb_bytes, sort) for layer, launched in pairs
             ]
             self._known[key] = tuple([layers[index] for index in self._order])
         return self._known[key]

@@ -51,6 +51,7 @@ trainings = st.builds(
     fused_optimizer=st.booleans(),
     gather_copies=st.booleans(),
     residency=st.booleans(),
+    launch=st.sampled_from(["graphs", "compiled", "eager"]),
 )
 
 
@@ -100,7 +101,8 @@ def test_no_pass_is_shorter(
     """
     chips = [load_accelerator(tpu), *chips]
     captured = workload(model, training.microbatch, training.sequence_parallel)
-    training = replace(training, gather_copies=False)  # which are no part of a schedule
+    # What is no part of a schedule.
+    training = replace(training, gather_copies=False, launch="graphs")
     for variant in captured.variants:
         least = least_layers(variant, chips, CLUSTER, training)
         longest = longest_layers(variant, Chips(chips), CLUSTER, training)

@@ -30,6 +30,7 @@ _FREE = {
     "--recompute": ("none", "selective", "full"),
     "--optimizer": ("sgd", "adam", "adam-foreach"),
     "--overlap": ("none", "data", "all"),
+    "--launch": ("graphs", "compiled", "eager"),
     "--fusion": ("none", "elementwise", "epilogue"),
     "--attention": ("eager", "flash"),
     "--placement": ("2x2x1", "4x1x1", "1x4x2", "2x1x2", "1x1x1"),
