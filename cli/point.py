@@ -12,6 +12,7 @@ import typer
 from phaze_opt.choices import (
     AttentionKind,
     FusionMode,
+    GradientDtype,
     Launch,
     OptimizerName,
     Overlap,
@@ -63,7 +64,10 @@ class PointOptions:
     recompute: Annotated[Recompute, typer.Option(help="What runs again.")] = "none"
     optimizer: Annotated[
         OptimizerName,
-        typer.Option(help="Its state and step; adam-foreach steps as PyTorch does by default."),
+        typer.Option(
+            help="Its state and step; adam-bf16 has moments in bf16, adam-foreach steps as PyTorch "
+            "does by default."
+        ),
     ] = "sgd"
     placement: Annotated[
         str, typer.Option(help="solve, expert, or PPxDPxTP: pipeline, data and tensor degrees.")
@@ -81,9 +85,16 @@ class PointOptions:
     overlap: Annotated[
         Overlap,
         typer.Option(
-            help="Communication beside compute: of the replicas, or also tensor-parallel."
+            help="Communication beside compute: of the replicas (partial: as XLA), or also "
+            "tensor-parallel."
         ),
     ] = "data"
+    gradient_dtype: Annotated[
+        GradientDtype | None,
+        typer.Option(
+            help="In which replicas reduce gradients, if not the optimizer's.", show_default=False
+        ),
+    ] = None
     launch: Annotated[
         Launch,
         typer.Option(help="How the host starts kernels: recorded, after fusion, or one by one."),
@@ -205,6 +216,7 @@ class PointOptions:
             residency=self.residency,
             gather_copies=self.gather_copies,
             launch=self.launch,
+            gradient_dtype=self.gradient_dtype,
         )
 
     @property

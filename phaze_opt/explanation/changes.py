@@ -78,6 +78,7 @@ def more_overlap(point: Point) -> Iterator[Change]:
     """Yield the point with more communication beside compute."""
     further: dict[Overlap, tuple[Overlap, ...]] = {
         "none": ("data", "all"),
+        "partial": ("data", "all"),
         "data": ("all",),
         "all": (),
     }

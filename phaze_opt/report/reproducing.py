@@ -25,6 +25,7 @@ _OPTIONS = (
     "interleave",
     "overlap",
     "launch",
+    "gradient_dtype",
 )
 """Fields of `Training` that are options of ``evaluate`` with a value."""
 

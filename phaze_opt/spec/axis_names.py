@@ -45,6 +45,7 @@ WORDS = (
     "pipeline_schedule",
     "overlap",
     "launch",
+    "gradient_dtype",
     "attention",
     "cluster",
 )

@@ -57,6 +57,7 @@ OTHER: dict[str, str] = {
     "fused_optimizer": "false",
     "gather_copies": "true",
     "launch": '"eager"',
+    "gradient_dtype": '"bf16"',
 }
 INNER: dict[type, tuple[str, dict[str, str]]] = {
     AreaSpec: (
@@ -121,6 +122,7 @@ AXES: dict[str, list[Any]] = {
     "fused_optimizer": [True, False],
     "gather_copies": [False, True],
     "launch": ["graphs", "eager"],
+    "gradient_dtype": ["fp32", "bf16"],
     "residency": [True, False],
     "attention": ["eager", "flash"],
 }

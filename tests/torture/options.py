@@ -28,8 +28,9 @@ _NEEDED = {
 }
 _FREE = {
     "--recompute": ("none", "selective", "full"),
-    "--optimizer": ("sgd", "adam", "adam-foreach"),
-    "--overlap": ("none", "data", "all"),
+    "--optimizer": ("sgd", "adam", "adam-bf16", "adam-foreach"),
+    "--overlap": ("none", "partial", "data", "all"),
+    "--gradient-dtype": ("fp32", "bf16"),
     "--launch": ("graphs", "compiled", "eager"),
     "--fusion": ("none", "elementwise", "epilogue"),
     "--attention": ("eager", "flash"),
