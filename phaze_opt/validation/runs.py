@@ -1,6 +1,7 @@
 """Predicted against measured training runs: time per batch, and memory of the fullest device.
 
-A run is evaluated as it was: the same model, degrees, batch, recompute and overlap. A source that
+A run is evaluated as it was: the same model, degrees, batch and recompute, and else as its software
+runs by default, where the source states nothing else (`phaze_opt.software`). A source that
 does not state the microbatch or the chunks of an interleaved pipeline leaves several; the fastest
 that fit are taken, and the row says which. A run that fitted its devices but not the predicted
 memory is evaluated as if they held it; the row says that too.
@@ -10,11 +11,11 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Literal, cast
 
-from phaze_opt.choices import FusionMode, OptimizerName, Overlap, Recompute
+from phaze_opt.choices import OptimizerName, Overlap, Recompute, SoftwareName
 from phaze_opt.codec import data_rows
 from phaze_opt.degrees import Degrees
 from phaze_opt.evaluation import Evaluation, place_point
@@ -25,6 +26,7 @@ from phaze_opt.network.presets import load_cluster
 from phaze_opt.passes.scheduled import ScheduledLayer
 from phaze_opt.point import CostedPoint, Point, cost_point
 from phaze_opt.scheduling.schedule_problem import Schedule
+from phaze_opt.software import SOFTWARE
 from phaze_opt.training import Training
 from phaze_opt.units import format_bytes
 from phaze_opt.validation.measured import ValidationRow, ValidationTable
@@ -35,8 +37,6 @@ _NOT_OPTIONS = ("table", "case", "trust", "repeats", "source", *_MEASURED)
 """Columns that say something of the measurement, not of how the model ran."""
 _SEVERAL = {"microbatch": "microbatches", "interleave": "interleave"}
 """Options that a source may leave open, and the column that lists their values."""
-_FUSION: Mapping[str, FusionMode] = {"eager": "none"}
-"""How operators are fused where it is not what the chip does by default."""
 _ROOMY_BYTES = 2.0**50
 """Memory that holds every published run on one device."""
 
@@ -189,7 +189,8 @@ def _as_it_may_have_run(options: dict[str, str]) -> Iterator[tuple[CostedPoint, 
     microbatches = tuple(int(size) for size in options["microbatches"].split())
     sequence_parallel = options["sequence_parallel"] == "true"
     preset = find_accelerator(options["accelerator"])
-    chip = with_kernel(preset, options["attention_kernel"] or None).accelerator
+    software = SOFTWARE[cast(SoftwareName, options["software"])]
+    chip = with_kernel(preset, software.attention_kernel).accelerator
     cluster = load_cluster(options["cluster"], degrees.devices)
     workload = load_workload(
         options["model"],
@@ -204,14 +205,16 @@ def _as_it_may_have_run(options: dict[str, str]) -> Iterator[tuple[CostedPoint, 
             global_batch=int(options["global_batch"]),
             microbatch=microbatch,
             recompute=cast(Recompute, options["recompute"]),
-            optimizer=cast(OptimizerName, options["optimizer"]),
+            optimizer=cast(OptimizerName, options["optimizer"] or software.optimizer),
             sequence_parallel=sequence_parallel,
             zero=int(options["zero"]),
             pipeline_schedule="interleaved" if interleave > 1 else "1f1b",
             interleave=interleave,
-            overlap=cast(Overlap, options["overlap"]),
-            gather_copies=options["gather_copies"] == "true",
+            overlap=cast(Overlap, options["overlap"] or software.overlap),
+            gather_copies=software.gather_copies,
+            launch=software.launch,
+            gradient_dtype=software.gradient_dtype,
         )
-        fusion = _FUSION.get(options["execution"])
-        costed = cost_point(Point(workload, chip, cluster, training, degrees, fusion), schedules)
+        point = Point(workload, chip, cluster, training, degrees, software.fusion)
+        costed = cost_point(point, schedules)
         yield costed, place_point(costed)
