@@ -87,7 +87,12 @@ def test_a_step_is_the_sum_of_its_kernels() -> None:
 
 def test_gradients_are_reduced_in_the_dtype_that_is_said() -> None:
     """Else in that in which the optimizer holds them; copies before it are as wide."""
-    assert [Training(8, optimizer=name).reduced_bytes for name in OPTIMIZERS] == [2, 4, 4, 4]
+    assert [Training(8, optimizer=each.name).reduced_bytes for each in OPTIMIZERS.values()] == [
+        2,
+        4,
+        4,
+        4,
+    ]
     assert Training(8, gradient_dtype="fp32").reduced_bytes == 4
     assert Training(8, optimizer="adam", gradient_dtype="bf16").reduced_bytes == 2
     copies = [
