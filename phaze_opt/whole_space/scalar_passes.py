@@ -48,7 +48,7 @@ class Passes:
         self._group = TensorGroup(cluster, variant.tensor_parallel, chunks)
         self._training = training
         self._order = [index for _, index in variant.nodes]
-        self._launch_s = 0.0 if training.launch == "graphs" else launch_seconds().central_s
+        self._launch_s = launch_seconds().central_s
         self._launches = [
             {
                 name: _launches(graph, fusion, training)
@@ -109,7 +109,9 @@ class Passes:
 
 
 def _launches(captured: OperatorGraph, fusion: FusionMode, training: Training) -> int:
-    """Count the kernels that the host launches in a pass, where it launches them one by one."""
+    """Count the kernels that the host launches one by one in a pass."""
+    if training.launch == "graphs":
+        return 0
     pieces = [len(tensor.writers) for tensor in captured.tensors if tensor.writers]
     eager = _working(captured) - sum(pieces) + len(pieces)
     if training.launch == "eager":
