@@ -33,6 +33,11 @@ class Software:
     gradient_dtype: GradientDtype | None = None
     attention_kernel: KernelName | None = None
 
+    @property
+    def keeps_freed_memory(self) -> bool:
+        """Whether its framework allocates tensor by tensor and keeps what is freed: PyTorch."""
+        return self.launch != "graphs"
+
 
 SOFTWARE: Mapping[SoftwareName, Software] = {
     # NVIDIA/Megatron-LM: kernels fused by hand, each launched by PyTorch; gradients beside the

@@ -26,10 +26,11 @@ from phaze_opt.network.presets import load_cluster
 from phaze_opt.passes.scheduled import ScheduledLayer
 from phaze_opt.point import CostedPoint, Point, cost_point
 from phaze_opt.scheduling.schedule_problem import Schedule
-from phaze_opt.software import SOFTWARE
+from phaze_opt.software import SOFTWARE, Software
 from phaze_opt.training import Training
 from phaze_opt.units import format_bytes
 from phaze_opt.validation.measured import ValidationRow, ValidationTable
+from phaze_opt.validation.reserved import kept_bytes
 from phaze_opt.workload.zoo import load_workload
 
 _MEASURED = ("measured_s", "measured_memory_bytes")
@@ -45,6 +46,7 @@ _ROOMY_BYTES = 2.0**50
 class _Run:
     """A run as it was evaluated: its point, what came out, and which options were assumed."""
 
+    software: Software
     costed: CostedPoint
     evaluation: Evaluation
     assumed: str
@@ -73,6 +75,15 @@ class _Run:
         assert self.evaluation.placement is not None
         stages = self.evaluation.placement.stages
         return float(max(stage.memory_bytes.total for stage in stages))
+
+    @property
+    def reserved_bytes(self) -> float:
+        """What it has of the device's memory, with what the allocator of its framework keeps."""
+        assert self.evaluation.placement is not None
+        if not self.software.keeps_freed_memory:
+            return self.memory_bytes
+        variant = self.costed.costs[self.evaluation.placement.tensor].variant
+        return self.memory_bytes + kept_bytes(variant, self.software.launch)
 
     @property
     def parts_s(self) -> dict[str, float]:
@@ -114,8 +125,8 @@ def validate_run_times() -> list[ValidationTable]:
 
 
 def validate_run_memory() -> list[ValidationTable]:
-    """Predict what the fullest device holds in runs that publish it."""
-    return _tables("measured_memory_bytes", " memory", "B", lambda run: run.memory_bytes)
+    """Predict what the fullest device holds in runs that publish it, as their framework counts."""
+    return _tables("measured_memory_bytes", " memory", "B", lambda run: run.reserved_bytes)
 
 
 def _tables(
@@ -161,7 +172,7 @@ def _evaluated(items: tuple[tuple[str, str], ...]) -> _Run:
     tried = list(_as_it_may_have_run(options))
     assumed = []
     if not any(evaluation.feasible for _, evaluation in tried):
-        roomy = [_as_if_it_fitted(costed) for costed, _ in tried]
+        roomy = [_as_if_it_fitted(_software(options), costed) for costed, _ in tried]
         tried = [pair for pair, _ in roomy]
         assumed.append(min(words for _, words in roomy))
     fitting = [(costed, evaluation) for costed, evaluation in tried if evaluation.feasible]
@@ -171,14 +182,21 @@ def _evaluated(items: tuple[tuple[str, str], ...]) -> _Run:
         for name, column in _SEVERAL.items()
         if len(options[column].split()) > 1
     ]
-    return _Run(costed, evaluation, ", ".join(assumed))
+    return _Run(_software(options), costed, evaluation, ", ".join(assumed))
 
 
-def _as_if_it_fitted(costed: CostedPoint) -> tuple[tuple[CostedPoint, Evaluation], str]:
+def _software(options: dict[str, str]) -> Software:
+    """Return the software of a run."""
+    return SOFTWARE[cast(SoftwareName, options["software"])]
+
+
+def _as_if_it_fitted(
+    software: Software, costed: CostedPoint
+) -> tuple[tuple[CostedPoint, Evaluation], str]:
     """Evaluate a run on devices that hold it, and say how much more that is than they have."""
     problem = costed.problem
     roomy = replace(costed, problem=replace(problem, hbm_usable_bytes=_ROOMY_BYTES))
-    run = _Run(roomy, place_point(roomy), "")
+    run = _Run(software, roomy, place_point(roomy), "")
     needed, held = format_bytes(run.memory_bytes), format_bytes(problem.hbm_usable_bytes)
     return (roomy, run.evaluation), f"that {needed} fit the {held} of a device"
 
@@ -189,7 +207,7 @@ def _as_it_may_have_run(options: dict[str, str]) -> Iterator[tuple[CostedPoint, 
     microbatches = tuple(int(size) for size in options["microbatches"].split())
     sequence_parallel = options["sequence_parallel"] == "true"
     preset = find_accelerator(options["accelerator"])
-    software = SOFTWARE[cast(SoftwareName, options["software"])]
+    software = _software(options)
     chip = with_kernel(preset, software.attention_kernel).accelerator
     cluster = load_cluster(options["cluster"], degrees.devices)
     workload = load_workload(

@@ -109,10 +109,10 @@ def test_a_run_above_the_predicted_memory_is_predicted_and_says_so(
 
 
 def test_memory_is_that_of_the_publication() -> None:
-    """State and activations of the 22B and 175B models within 1 %, Llama's runs 10 % on average."""
+    """State and activations of the 22B and 175B models within 1 %, Llama's runs 3 % on average."""
     (blocks,) = validate_block_memory()
     assert len(blocks.rows) == 12
     assert abs(blocks.worst_error) <= 0.01
     (runs,) = validate_run_memory()
     assert len(runs.rows) == 4
-    assert runs.mean_absolute_error <= 0.10
+    assert runs.mean_absolute_error <= 0.03 and abs(runs.worst_error) <= 0.05
