@@ -14,10 +14,10 @@ forward and a backward):
 from __future__ import annotations
 
 from phaze_opt.choices import Launch
-from phaze_opt.precision import ELEMENT_BYTES
+from phaze_opt.precision import ELEMENT_BYTES, Dtype
 from phaze_opt.workload.graph import WorkloadVariant
 
-_WORKING = "bf16"
+_WORKING: Dtype = "bf16"
 
 
 def kept_bytes(variant: WorkloadVariant, launch: Launch) -> int:

@@ -20,6 +20,8 @@ _ROUNDING = 2**21
 WIDTH, HEADS, KV_HEADS, INNER, WORDS, TOKENS, BATCH = 4096, 32, 8, 14336, 128256, 8192, 2
 _META: dict[str, Any] = {"device": "meta", "dtype": torch.bfloat16}
 _ATEN = torch.ops.aten
+_REFERENCE: Any = StorageWeakRef
+"""torch states no types for it."""
 
 
 class Pool:
@@ -86,7 +88,7 @@ class Allocated(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __init__(self, pools: list[Pool], given: list[Tensor]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.pools, self.given = pools, {each.untyped_storage()._cdata for each in given}
-        self.held: dict[int, tuple[StorageWeakRef, list[list[Any]]]] = {}
+        self.held: dict[int, tuple[Any, list[list[Any]]]] = {}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run an operator and look for what is new."""
@@ -98,7 +100,7 @@ class Allocated(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 storage = result.untyped_storage()
                 if storage._cdata not in self.held and storage._cdata not in self.given:
                     pieces = [pool.take(storage.nbytes()) for pool in self.pools]
-                    self.held[storage._cdata] = StorageWeakRef(storage), pieces
+                    self.held[storage._cdata] = _REFERENCE(storage), pieces
         return results
 
     def collect(self) -> None:
@@ -137,7 +139,7 @@ class Block(nn.Module):
 
 def rotated(x: Tensor, angles: Tensor) -> Tensor:
     """Rotate pairs of elements in fp32."""
-    pairs = torch.view_as_complex(x.float().unflatten(-1, (-1, 2)))
+    pairs = torch.view_as_complex(x.float().reshape(*x.shape[:-1], -1, 2))
     return torch.view_as_real(pairs * angles).flatten(3).type_as(x)
 
 
@@ -163,7 +165,8 @@ def train(blocks: int) -> list[Pool]:
     tokens = torch.empty(BATCH, TOKENS, dtype=torch.long, device="meta")
     weights = [each for part in (stack, words, head) for each in part.parameters()]
     for weight in weights:
-        weight.register_post_accumulate_grad_hook(lambda each: setattr(each, "grad", None))
+        watched: Any = weight
+        watched.register_post_accumulate_grad_hook(lambda each: setattr(each, "grad", None))
     pools = [Pool(True), Pool(False)]
     with Allocated(pools, [*weights, angles, tokens]):
         x = words(tokens)
