@@ -5,17 +5,20 @@ from __future__ import annotations
 import tomllib
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from phaze_opt.choices import (
     AttentionKind,
     FusionMode,
+    GradientDtype,
+    Launch,
     OptimizerName,
     Overlap,
     PipelineScheduleName,
     Recompute,
+    SoftwareName,
 )
 from phaze_opt.errors import InfeasibleError
 from phaze_opt.units import GIB
@@ -43,6 +46,10 @@ if TYPE_CHECKING:
     from phaze_opt.workload.zoo import LoadWorkload
 
 
+_OF_SOFTWARE = ("optimizer", "overlap", "gather_copies", "launch", "gradient_dtype")
+"""Options of the training run that software sets."""
+
+
 @dataclass(frozen=True)
 class PointOptions:
     """The options, as given."""
@@ -60,29 +67,60 @@ class PointOptions:
     microbatch: Annotated[int, typer.Option(help="Samples per pipeline step.")]
     changes: PointChangesOption = None
     recompute: Annotated[Recompute, typer.Option(help="What runs again.")] = "none"
+    software: Annotated[
+        SoftwareName | None,
+        typer.Option(
+            help="Sets optimizer, overlap, launch, fusion, gather copies and gradient dtype as its "
+            "runs have them, where they are not given, and its kernel of fused attention.",
+            show_default=False,
+        ),
+    ] = None
     optimizer: Annotated[
-        OptimizerName,
-        typer.Option(help="Its state and step; adam-foreach steps as PyTorch does by default."),
-    ] = "sgd"
+        OptimizerName | None,
+        typer.Option(
+            help="Its state and step, sgd by default; adam-bf16 has moments in bf16, adam-foreach "
+            "steps as PyTorch does by default.",
+            show_default=False,
+        ),
+    ] = None
     placement: Annotated[
         str, typer.Option(help="solve, expert, or PPxDPxTP: pipeline, data and tensor degrees.")
     ] = "solve"
     zero: Annotated[int, typer.Option(help="ZeRO stage, 0 to 3.")] = 0
     gather_copies: Annotated[
-        bool,
-        typer.Option("--gather-copies", help="Copy what ZeRO 3 gathers, as PyTorch's FSDP does."),
-    ] = False
+        bool | None,
+        typer.Option(
+            "--gather-copies/--no-gather-copies",
+            help="Copy what ZeRO 3 gathers, as PyTorch's FSDP does; not by default.",
+            show_default=False,
+        ),
+    ] = None
     pipeline_schedule: Annotated[
         PipelineScheduleName | None,
         typer.Option(help="1f1b by default; interleaved with --interleave.", show_default=False),
     ] = None
     interleave: Annotated[int, typer.Option(help="Chunks of layers per pipeline stage.")] = 1
     overlap: Annotated[
-        Overlap,
+        Overlap | None,
         typer.Option(
-            help="Communication beside compute: of the replicas, or also tensor-parallel."
+            help="Communication beside compute: of the replicas (data, by default; partial: as "
+            "XLA), or also tensor-parallel.",
+            show_default=False,
         ),
-    ] = "data"
+    ] = None
+    gradient_dtype: Annotated[
+        GradientDtype | None,
+        typer.Option(
+            help="In which replicas reduce gradients, if not the optimizer's.", show_default=False
+        ),
+    ] = None
+    launch: Annotated[
+        Launch | None,
+        typer.Option(
+            help="How the host starts kernels: recorded (by default), after fusion, or one by one.",
+            show_default=False,
+        ),
+    ] = None
     fusion: Annotated[
         FusionMode | None,
         typer.Option(
@@ -121,7 +159,7 @@ class PointOptions:
         return (
             f"{self.model}{sequence} on {self.devices} × {self.accelerator}, {self.cluster}, "
             f"global batch {self.global_batch}, microbatch {self.microbatch}, "
-            f"recompute {self.recompute}, {self.optimizer}"
+            f"recompute {self.recompute}, {self._training().optimizer}"
         )
 
     def point(self) -> Point:
@@ -141,17 +179,22 @@ class PointOptions:
             self.placement,
             sequence=self.sequence,
             attention=self.attention,
-            fusion=self.fusion,
+            fusion=self._given("fusion"),
             power_limit_w=self.power_limit_w,
             prove=self.proof,
         ).point
 
     def preset(self) -> AcceleratorPreset:
         """Return the accelerator with its changes, and where its numbers come from."""
+        from phaze_opt.hardware.kernels import with_kernel
         from phaze_opt.hardware.presets import configure_accelerator
+        from phaze_opt.software import SOFTWARE
 
         of_chip, _ = self._changes()
-        return configure_accelerator(self.accelerator, of_chip)
+        preset = configure_accelerator(self.accelerator, of_chip)
+        kernel = SOFTWARE[self.software].attention_kernel if self.software else None
+        # Nobody measured every kernel on every chip.
+        return with_kernel(preset, kernel if kernel in preset.kernels else None)
 
     def _changes(self) -> tuple[dict[str, str], dict[str, object]]:
         """Return the changed numbers of the chip, and those of the network's levels."""
@@ -191,15 +234,22 @@ class PointOptions:
             global_batch=self.global_batch,
             microbatch=self.microbatch,
             recompute=self.recompute,
-            optimizer=self.optimizer,
             sequence_parallel=self.sequence_parallel,
             zero=self.zero,
             pipeline_schedule=self.pipeline_schedule or by_default,
             interleave=self.interleave,
-            overlap=self.overlap,
             residency=self.residency,
-            gather_copies=self.gather_copies,
+            **{name: value for name in _OF_SOFTWARE if (value := self._given(name)) is not None},
         )
+
+    def _given(self, name: str) -> Any:
+        """Return an option as it is given, or as the software has it; ``None`` where neither is."""
+        from phaze_opt.software import SOFTWARE
+
+        given = getattr(self, name)
+        if given is not None or self.software is None:
+            return given
+        return getattr(SOFTWARE[self.software], name)
 
     @property
     def load_workload(self) -> LoadWorkload:

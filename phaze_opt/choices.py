@@ -9,17 +9,21 @@ AreaModel = Literal["phaze-22nm", "chip"]
 AttentionKind = Literal["eager", "flash"]
 CollectiveName = Literal["all_reduce", "reduce_scatter", "all_gather", "all_to_all"]
 FusionMode = Literal["none", "elementwise", "epilogue"]
+GradientDtype = Literal["fp32", "bf16"]
 IntraOperatorRule = Literal["exclusive", "per-type"]
-KernelName = Literal["fa2", "fa3", "cudnn", "cudnn-deterministic", "te", "serving"]
+KernelName = Literal["fa2", "fa3", "cudnn", "cudnn-deterministic", "te", "triton", "serving"]
 """FlashAttention-2 and -3, cuDNN (and with gradients that repeat bit by bit), what Transformer
-Engine calls, and forwards of inference engines."""
+Engine calls, FlashAttention in Triton, and forwards of inference engines."""
+Launch = Literal["graphs", "compiled", "eager"]
+"""How the host starts kernels: recorded once, one per fused group, or one per ATen operator."""
 Layout = Literal["tn", "nn", "nt"]
 """Forward, data gradient, and weight gradient that adds to an accumulator in fp32."""
-OptimizerName = Literal["sgd", "adam", "adam-foreach"]
-Overlap = Literal["none", "data", "all"]
+OptimizerName = Literal["sgd", "adam", "adam-bf16", "adam-foreach"]
+Overlap = Literal["none", "partial", "data", "all"]
 PipelineScheduleName = Literal["1f1b", "gpipe", "interleaved"]
 PlotKind = Literal["history", "area", "parallel", "breakdown", "importance"]
 Recompute = Literal["none", "selective", "full"]
+SoftwareName = Literal["megatron", "torchtitan-eager", "torchtitan-compiled", "maxtext", "mpt"]
 SolveMethod = Literal["auto", "branch-and-bound", "cp-sat"]
 TableFormat = Literal["csv", "json", "parquet"]
 ValidationGroup = Literal["operators", "attention", "collectives", "training", "memory"]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Literal
 
 from phaze_opt.checked import Named, check_fields, checked
 from phaze_opt.choices import AttentionKind, FusionMode
@@ -20,10 +20,11 @@ from phaze_opt.estimator.traffic import ENERGY_LEVELS
 from phaze_opt.garbage import collected_later
 from phaze_opt.hardware.accelerator import Accelerator
 from phaze_opt.hardware.energy import energy_per_event, static_power_w
-from phaze_opt.hardware.ranges import RangedRate, at_rates, rate_ranges
+from phaze_opt.hardware.ranges import RangedRate, RateRange, at_rates, rate_ranges
 from phaze_opt.named_point import PlacingText, named_point
 from phaze_opt.network.cluster import Cluster
 from phaze_opt.on_demand import deferrable, deferred
+from phaze_opt.passes.launches import host_range
 from phaze_opt.passes.layer_cost import local_parameters
 from phaze_opt.passes.layers import DegreeCost, LayerEvaluation
 from phaze_opt.passes.scheduled import ScheduleCache
@@ -36,6 +37,9 @@ from phaze_opt.printing import PrintsAsTables
 from phaze_opt.training import OPTIMIZERS, Training
 from phaze_opt.units import format_number, format_seconds
 from phaze_opt.workload.graph import Workload
+
+PointRate = RangedRate | Literal["host"]
+"""Rates of the chip that have a range, and that at which the host launches kernels."""
 
 AT_ONCE = 64
 """Points that are estimated together: more take more memory, and hardly less time."""
@@ -262,7 +266,7 @@ def with_range(
     cache
         As for `evaluate`.
     """
-    ranges = rate_ranges(point.accelerator)
+    ranges = point_ranges(point)
     if not ranges or evaluation.time_per_batch_s is None:
         return evaluation
     central_s = evaluation.time_per_batch_s
@@ -280,15 +284,25 @@ def with_range(
     return ranged
 
 
+def point_ranges(point: Point) -> dict[PointRate, RateRange]:
+    """Return the ranges that the chip states, and that of the host where it launches kernels."""
+    ranges: dict[PointRate, RateRange] = dict(rate_ranges(point.accelerator).items())
+    of_host = host_range(point.training)
+    if of_host is not None:
+        ranges["host"] = of_host
+    return ranges
+
+
 def time_at_rates(
-    point: Point, rates: Mapping[RangedRate, float], cache: ScheduleCache | None = None
+    point: Point, rates: Mapping[PointRate, float], cache: ScheduleCache | None = None
 ) -> float | None:
-    """Return the time per batch with other rates of the chip, by factors; ``None`` if infeasible.
+    """Return the time per batch with other rates of chip and host, by factors; ``None`` if none.
 
     A limit of the power is that of the chip as it is stated.
     """
     chip = at_rates(point.accelerator, rates.get("arrays", 1.0), rates.get("hbm", 1.0))
-    other = replace(point, accelerator=chip, power_limit_w=None)
+    host_rate = point.host_rate * rates.get("host", 1.0)
+    other = replace(point, accelerator=chip, power_limit_w=None, host_rate=host_rate)
     return evaluate_one(other, cache).time_per_batch_s
 
 

@@ -39,7 +39,8 @@ Placing = Literal["solve", "expert"] | Degrees | tuple[int, int, int]
 class Point:
     """The arguments of `phaze_opt.evaluation.evaluate` as one value, so that each can be changed.
 
-    The attributes are those of the function.
+    The attributes are those of the function, and ``host_rate`` is that of
+    `phaze_opt.passes.estimates.Chip`.
     """
 
     workload: Workload
@@ -51,6 +52,7 @@ class Point:
     power_limit_w: float | None = None
     lane_rate: float = 1.0
     prove: bool = False
+    host_rate: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -143,7 +145,8 @@ def cost_points(
     training = training_as_fused(first.training, fusion)
     variants = _variants(first.workload, cluster, training, degrees)
     chips = [
-        Chip(point.accelerator, cluster, fusion, point.lane_rate, point.prove) for point in points
+        Chip(point.accelerator, cluster, fusion, point.lane_rate, point.prove, point.host_rate)
+        for point in points
     ]
     shape = _Shape(variants[0].precedences, variants[0].names, _common_kinds(variants))
 

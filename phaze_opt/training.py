@@ -7,7 +7,14 @@ from typing import TypeVar
 
 from phaze_opt.arrays import IntArray
 from phaze_opt.checked import check_fields, shown
-from phaze_opt.choices import OptimizerName, Overlap, PipelineScheduleName, Recompute
+from phaze_opt.choices import (
+    GradientDtype,
+    Launch,
+    OptimizerName,
+    Overlap,
+    PipelineScheduleName,
+    Recompute,
+)
 from phaze_opt.errors import InputError
 from phaze_opt.limits import MOST_SAMPLES, check_size
 from phaze_opt.on_demand import hashed_once
@@ -25,9 +32,10 @@ class Optimizer:
     ----------
     weight_bytes, gradient_bytes, state_bytes
         Held: working weights, gradient accumulator, master copy and moments.
-    fused_step_bytes, eager_step_bytes
-        Read and written by one optimizer step: in one pass, or as an eager framework runs it
-        (Megatron-LM: unscaling, norm, clipping, the step and the copy to the weights in turn).
+    fused_step_bytes
+        Read and written by one optimizer step in one pass.
+    eager_kernels
+        The kernels of a step as an eager framework runs it, with what each reads and writes.
     step_cycles
         Lane cycles of one optimizer step.
     """
@@ -37,8 +45,13 @@ class Optimizer:
     gradient_bytes: int
     state_bytes: int
     fused_step_bytes: int
-    eager_step_bytes: int
+    eager_kernels: tuple[tuple[str, int], ...]
     step_cycles: int
+
+    @property
+    def eager_step_bytes(self) -> int:
+        """Read and written by one optimizer step, kernel by kernel."""
+        return sum(moved for _, moved in self.eager_kernels)
 
     @property
     def held_bytes(self) -> tuple[int, int, int]:
@@ -51,6 +64,31 @@ class Optimizer:
         return 2 * self.gradient_bytes
 
 
+def _megatron_kernels(adam: int) -> tuple[tuple[str, int], ...]:
+    """Return the kernels of a step of Megatron-LM's mixed-precision optimizer.
+
+    As in ``megatron/optimizer/optimizer.py`` (``step``) and ``clip_grads.py`` of 2021 and 2022,
+    with apex' fused Adam, and ``megatron/model/distributed.py``. The first two are not of the step,
+    but happen once per batch for it: the buffer of gradients is filled with zeros, and the first
+    microbatch's are added to it (read in 16 bits, read and written in fp32); what later ones add
+    is counted with them.
+
+    Parameters
+    ----------
+    adam
+        Bytes that the fused Adam reads and writes.
+    """
+    return (
+        ("gradients to zero", 4),
+        ("first gradient added", 10),
+        ("unscaling", 8),
+        ("norm of the gradient", 4),
+        ("clipping", 8),
+        ("step", adam),
+        ("copy to the weights", 6),
+    )
+
+
 OPTIMIZERS = {
     # bf16 weights and gradients; a step reads both and writes the weight.
     "sgd": Optimizer(
@@ -59,7 +97,7 @@ OPTIMIZERS = {
         gradient_bytes=2,
         state_bytes=0,
         fused_step_bytes=6,
-        eager_step_bytes=6,
+        eager_kernels=(("step", 6),),
         step_cycles=2,  # scale the gradient, subtract
     ),
     # Mixed precision: bf16 weights, fp32 gradients, fp32 master weight and two moments. A fused
@@ -70,22 +108,44 @@ OPTIMIZERS = {
         gradient_bytes=4,
         state_bytes=12,
         fused_step_bytes=30,
-        eager_step_bytes=68,
+        eager_kernels=_megatron_kernels(adam=28),
         # First moment 2, second moment 3, square root 4, add, divide 4, scale and subtract 2.
         step_cycles=16,
     ),
+    # The same with moments in bf16, as Transformer Engine's FusedAdam holds them for the
+    # precision-aware optimizer of Megatron-Core (``exp_avg_dtype``, ``exp_avg_sq_dtype``). A fused
+    # step reads gradient, master and moments (12) and writes master, moments and weight (10).
+    "adam-bf16": Optimizer(
+        "adam-bf16",
+        weight_bytes=2,
+        gradient_bytes=4,
+        state_bytes=8,
+        fused_step_bytes=22,
+        eager_kernels=_megatron_kernels(adam=20),
+        # As adam, and both moments converted on the way in and out.
+        step_cycles=20,
+    ),
     # The same state, stepped by PyTorch's own AdamW as it runs by default (``foreach``): one kernel
-    # per operation over all parameters, in fp32, whatever is fused elsewhere. Norm (4) and clipping
-    # (8) of the gradient; weight decay (8); first moment towards the gradient (12); second moment
-    # scaled (8), squared gradient added (12); its root (8), divided (8), plus epsilon (8); the
-    # quotient added to the master weight (16), which is cast to the weight (6).
+    # per operation over all parameters, in fp32, whatever is fused elsewhere.
     "adam-foreach": Optimizer(
         "adam-foreach",
         weight_bytes=2,
         gradient_bytes=4,
         state_bytes=12,
         fused_step_bytes=98,
-        eager_step_bytes=98,
+        eager_kernels=(
+            ("norm of the gradient", 4),
+            ("clipping", 8),
+            ("weight decay", 8),
+            ("first moment towards the gradient", 12),
+            ("second moment scaled", 8),
+            ("squared gradient added to it", 12),
+            ("its root", 8),
+            ("divided", 8),
+            ("plus epsilon", 8),
+            ("quotient added to the master weight", 16),
+            ("cast to the weight", 6),
+        ),
         # Norm 2, clipping, weight decay, first moment 3, second moment 4, square root 4, divide 4,
         # add, divide 4, scale and add 2, convert.
         step_cycles=27,
@@ -100,12 +160,13 @@ PyTorch's FSDP2 does so on the stream that computes, before the layer's forward 
 backward (``foreach_all_gather_copy_out`` in ``torch/distributed/fsdp/_fully_shard/
 _fsdp_collectives.py``). What is copied into the buffer is a device's shard only, and not counted.
 """
-GRADIENT_COPY_BYTES = 6
-"""Read in bf16 and written in fp32 per gradient to bring a layer's into the flat buffer.
+GRADIENT_COPY_BYTES = {"fp32": 6, "bf16": 4}
+"""Read in bf16 and written per gradient to bring a layer's into the flat buffer, by its dtype.
 
-On the same stream after the layer's backward (``foreach_reduce_scatter_copy_in``, reduction in
-fp32). Gradients come back as shards, which is not counted.
+On the same stream after the layer's backward (``foreach_reduce_scatter_copy_in``). Gradients come
+back as shards, which is not counted.
 """
+_REDUCED_BYTES = {"fp32": 4, "bf16": 2}
 
 
 @hashed_once
@@ -135,9 +196,11 @@ class Training:
     interleave
         Chunks of layers per stage of an interleaved pipeline; 1 otherwise.
     overlap
-        What communication runs beside compute: ``none`` (Megatron-LM of 2021), ``data`` (what
-        replicas exchange, as frameworks do by default today) or ``all`` (also the tensor-parallel
-        collectives next to a product, chunk by chunk).
+        What communication runs beside compute: ``none`` (Megatron-LM of 2021), ``partial`` (most of
+        the gathers of weights, as XLA's programs for TPUs do, see
+        `phaze_opt.placement.synchronisation`), ``data`` (what replicas exchange, as frameworks do
+        by default today) or ``all`` (also the tensor-parallel collectives next to a product, chunk
+        by chunk).
     fused_optimizer
         Whether the optimizer step runs in one pass over its state.
     gather_copies
@@ -147,6 +210,13 @@ class Training:
     residency
         Whether tensors may stay in the global buffer from one operator to the next: where the
         program manages it as the schedule says, where it is a cache as reads find them there.
+    launch
+        How the host starts kernels: ``graphs`` (recorded once and started together, as CUDA graphs
+        and XLA's programs), ``compiled`` (one by one after fusion) or ``eager`` (every operator of
+        the framework by itself). See `phaze_opt.passes.launches`.
+    gradient_dtype
+        In which replicas reduce gradients: ``fp32``, ``bf16``, or that of the optimizer's gradients
+        where it is not said. What devices hold and accumulate is the optimizer's.
     """
 
     global_batch: int
@@ -161,6 +231,8 @@ class Training:
     fused_optimizer: bool = True
     gather_copies: bool = False
     residency: bool = True
+    launch: Launch = "graphs"
+    gradient_dtype: GradientDtype | None = None
 
     def __repr__(self) -> str:
         return short_repr(self)
@@ -204,7 +276,20 @@ class Training:
         """Bytes per local parameter that a forward and a backward copy around communication."""
         if self.zero < 3 or not self.gather_copies:
             return 0, 0
-        return WEIGHT_COPY_BYTES, WEIGHT_COPY_BYTES + GRADIENT_COPY_BYTES
+        gradient_copy_bytes = GRADIENT_COPY_BYTES[self.gradient_dtype or "fp32"]
+        return WEIGHT_COPY_BYTES, WEIGHT_COPY_BYTES + gradient_copy_bytes
+
+    @property
+    def reduced_bytes(self) -> int:
+        """Bytes per gradient that replicas, and stages with tied weights, exchange."""
+        if self.gradient_dtype is None:
+            return OPTIMIZERS[self.optimizer].gradient_bytes
+        return _REDUCED_BYTES[self.gradient_dtype]
+
+    @property
+    def hides_gradients(self) -> bool:
+        """Whether the exchange of gradients runs beside compute."""
+        return self.overlap in ("data", "all")
 
     @property
     def step_bytes(self) -> int:

@@ -115,7 +115,7 @@ def cases(
             sequence_parallel=tensor > 1 and rng.random() < 0.3,
             zero=rng.choice([0, 1, 2, 3]),
             pipeline_schedule=rng.choice(["1f1b", "gpipe"]),
-            overlap=rng.choice(["none", "data", "all"]),
+            overlap=rng.choice(["none", "partial", "data", "all"]),
             residency=rng.random() < 0.5,
         )
         placement: Placing = (pipeline, data, tensor)

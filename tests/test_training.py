@@ -11,10 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from phaze_opt.choices import GradientDtype
 from phaze_opt.errors import InputError
 from phaze_opt.training import OPTIMIZERS, Training
 
 PARAMETERS = 1_000_000
+DTYPES: tuple[GradientDtype | None, ...] = (None, "fp32", "bf16")
 
 
 class CountedBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -69,10 +71,43 @@ def test_a_foreach_step_moves_more_and_holds_the_same() -> None:
     assert foreach.fused_step_bytes == foreach.eager_step_bytes > adam.eager_step_bytes
 
 
+def test_a_step_is_the_sum_of_its_kernels() -> None:
+    """Megatron-LM's and PyTorch's, and moments in bf16 move 8 bytes less."""
+    adam, half = OPTIMIZERS["adam"], OPTIMIZERS["adam-bf16"]
+    steps = [OPTIMIZERS[name].eager_step_bytes for name in ("adam", "adam-bf16", "adam-foreach")]
+    assert steps == [68, 60, 98]
+    assert [name for name, _ in adam.eager_kernels] == [name for name, _ in half.eager_kernels]
+    assert dict(adam.eager_kernels)["step"] - dict(half.eager_kernels)["step"] == 8
+    # Read and written in one pass or in several: gradient, moments, master weight and weight.
+    assert adam.fused_step_bytes - half.fused_step_bytes == 2 * (
+        adam.state_bytes - half.state_bytes
+    )
+    assert adam.state_bytes - half.state_bytes == 4
+
+
+def test_gradients_are_reduced_in_the_dtype_that_is_said() -> None:
+    """Else in that in which the optimizer holds them; copies before it are as wide."""
+    assert [Training(8, optimizer=each.name).reduced_bytes for each in OPTIMIZERS.values()] == [
+        2,
+        4,
+        4,
+        4,
+    ]
+    assert Training(8, gradient_dtype="fp32").reduced_bytes == 4
+    assert Training(8, optimizer="adam", gradient_dtype="bf16").reduced_bytes == 2
+    copies = [
+        Training(8, zero=3, gather_copies=True, gradient_dtype=dtype).copy_bytes[1]
+        for dtype in DTYPES
+    ]
+    assert copies == [10, 10, 8]
+
+
 def test_optimizers_go_by_their_names() -> None:
     """Another name is refused with the names that there are."""
     assert all(optimizer.name == name for name, optimizer in OPTIMIZERS.items())
-    with pytest.raises(InputError, match="'lion', but it must be sgd, adam or adam-foreach"):
+    with pytest.raises(
+        InputError, match="'lion', but it must be sgd, adam, adam-bf16 or adam-foreach"
+    ):
         Training(64, optimizer="lion")  # type: ignore[arg-type]
 
 

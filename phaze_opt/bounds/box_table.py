@@ -326,15 +326,16 @@ def _allowed(
 ) -> tuple[BoolArray, BoolArray]:
     """Return which chips may be within the limits, and which surely are; see `chip_violation`.
 
-    The cores fit: combinations of a group that cannot be built are left out before.
+    The cores fit, and a size of the HBM that does not vary: what cannot be, whatever the other
+    group is, is left out before.
     """
     limit_mm2 = study.area_limit_mm2
     several = (columns["num_tc"] > 1) & (columns["num_vc"] > 1)
     least_mm2 = np.where(several, study.spec.area.min_share * limit_mm2, 0.0)
     fits = buffers_fit(columns)
     limit_gib = study.spec.constraints.max_hbm_gib
-    if limit_gib is not None:
-        fits = fits & (columns.get("hbm_bytes", study.base.hbm_bytes) <= limit_gib * GIB)
+    if limit_gib is not None and "hbm_bytes" in columns:
+        fits = fits & (columns["hbm_bytes"] <= limit_gib * GIB)
     perhaps = (area_mm2 <= limit_mm2 * (1 + NEAR)) & (area_mm2 >= least_mm2 * (1 - NEAR))
     surely = (area_mm2 < limit_mm2 * (1 - NEAR)) & (area_mm2 >= least_mm2 * (1 + NEAR))
     return perhaps & fits, surely & fits

@@ -134,6 +134,12 @@ def root_of(space: Space, name: str) -> str:
     return name
 
 
+def values_in_si(space: Space, field: str) -> list[Any]:
+    """Return all values of a field in SI units; none if no axis states it."""
+    names = [name for name in space.axes if kind_of(name) == "chip" and field_of(name) == field]
+    return [_in_si(name, value) for name in names for value in _values_of(space, name)[1]]
+
+
 def _values_of(space: Space, name: str) -> tuple[str, list[Scalar]]:
     """Return the root of an axis, and the value of the axis for each value of the root.
 

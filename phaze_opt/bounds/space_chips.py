@@ -17,7 +17,7 @@ import numpy as np
 from phaze_opt.arrays import FloatArray, IntArray
 from phaze_opt.bounds.axis_groups import allowed_groups
 from phaze_opt.bounds.box_table import BoxTable, OpenedBox, is_hbm_alone
-from phaze_opt.bounds.chip_columns import Build, chip_builder
+from phaze_opt.bounds.chip_columns import Build, chip_builder, values_in_si
 from phaze_opt.estimator.chips import Chips
 from phaze_opt.hardware.accelerator import Accelerator
 from phaze_opt.on_demand import cached_property
@@ -251,7 +251,7 @@ def allowed_chips(study: ResolvedStudy) -> SpaceChips:
     hbm_axes = [name for name in chip_axes if is_hbm_alone(space, name)]
     axes = [name for name in chip_axes if name not in hbm_axes]
     build = chip_builder(study, [*axes, *hbm_axes])
-    sizes_bytes, hbm_indices = _hbm_sizes(study, hbm_axes, build, len(axes))
+    sizes_bytes, hbm_indices, fits = _hbm_sizes(study, hbm_axes)
     smallest = [int(hbm_indices[0])] * len(hbm_axes)
 
     def allowed(indices: Sequence[int]) -> Accelerator | None:
@@ -262,9 +262,11 @@ def allowed_chips(study: ResolvedStudy) -> SpaceChips:
         chip = allowed(indices)
         return 0.0 if chip is None else chip.clock_hz
 
-    fixed = dict.fromkeys(hbm_axes, smallest[0] if smallest else 0)
+    fixed = dict(zip(hbm_axes, smallest, strict=True))
     varies = "clock_hz" in space.varying_fields
     groups = allowed_groups(study, axes, fixed, clock_hz if varies else None)
+    if not fits:
+        groups = groups[0].some(np.arange(0)), groups[1]
     names = [name for group in groups for name in group.names]
     place = [names.index(name) for name in axes]
 
@@ -284,17 +286,18 @@ def option_indices(space: Space) -> list[dict[str, int]]:
     return combinations({name: range(len(axis.values)) for name, axis in axes.items()})
 
 
-def _hbm_sizes(
-    study: ResolvedStudy, hbm_axes: list[str], build: Build, others: int
-) -> tuple[IntArray, IntArray]:
-    """Return the sizes of the HBM within the limits, and their indices, the smallest first."""
-    values = len(study.spec.space.searched[hbm_axes[0]].values) if hbm_axes else 1
-    allowed = []
-    for index in range(values):
-        chip = build([0] * others + [index] * len(hbm_axes))
-        size = study.base.hbm_bytes if chip is None else chip.hbm_bytes
-        limit_gib = study.spec.constraints.max_hbm_gib
-        if limit_gib is None or size <= limit_gib * GIB:
-            allowed.append((size, index))
-    sizes, indices = zip(*(sorted(allowed) or [(study.base.hbm_bytes, 0)]), strict=True)
-    return np.array(sizes, dtype=np.int64), np.array(indices, dtype=np.int64)
+def _hbm_sizes(study: ResolvedStudy, hbm_axes: list[str]) -> tuple[IntArray, IntArray, bool]:
+    """Return the sizes of the HBM within the limits, and their indices, the smallest first.
+
+    Where the size follows from another axis, each architecture has its own, and these do not count.
+    If no size is within the limits, that is said, and the first is returned.
+    """
+    space, limit_gib = study.spec.space, study.spec.constraints.max_hbm_gib
+    sizes = values_in_si(space, "hbm_bytes") or [study.base.hbm_bytes]
+    varies = "hbm_bytes" in space.varying_fields
+    if not hbm_axes:
+        sizes = sizes[:1]
+    most_bytes = math.inf if limit_gib is None or (varies and not hbm_axes) else limit_gib * GIB
+    allowed = sorted((int(size), at) for at, size in enumerate(sizes) if size <= most_bytes)
+    own_bytes, indices = zip(*(allowed or [(int(sizes[0]), 0)]), strict=True)
+    return np.array(own_bytes, dtype=np.int64), np.array(indices, dtype=np.int64), bool(allowed)

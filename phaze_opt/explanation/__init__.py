@@ -7,6 +7,7 @@ Takes what `phaze_opt.evaluation.evaluate` takes and gives an `explain.Explanati
   memory of the fullest stage.
 - `changes`: points with a tenth more of one resource, or more communication beside compute;
   `gains`: what they bring.
+- `host`: passes that wait for the host.
 - `steps`, `fixes`: what would make a point fit that does not, each change tried.
 - `assumptions`: numbers that a chip's file leaves out and that decide the answer.
 - `explain`: all but the last.

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from phaze_opt.choices import Overlap
+from phaze_opt.choices import Launch, Overlap
 from phaze_opt.hardware.accelerator import Accelerator
 from phaze_opt.hardware.fields import ALIASES, CALIBRATION, chip_values, in_si, with_values
 from phaze_opt.network.cluster_file import LEVEL_ALIASES
@@ -78,6 +78,7 @@ def more_overlap(point: Point) -> Iterator[Change]:
     """Yield the point with more communication beside compute."""
     further: dict[Overlap, tuple[Overlap, ...]] = {
         "none": ("data", "all"),
+        "partial": ("data", "all"),
         "data": ("all",),
         "all": (),
     }
@@ -85,6 +86,18 @@ def more_overlap(point: Point) -> Iterator[Change]:
         training = replace(point.training, overlap=overlap)
         changed = replace(point, training=training)
         yield Change(f"overlap_{overlap}", 1.0, changed, (f"--overlap {overlap}",))
+
+
+def fewer_launches(point: Point) -> Iterator[Change]:
+    """Yield the point with fewer kernels that the host launches one by one."""
+    further: dict[Launch, tuple[Launch, ...]] = {
+        "eager": ("compiled", "graphs"),
+        "compiled": ("graphs",),
+        "graphs": (),
+    }
+    for launch in further[point.training.launch]:
+        changed = replace(point, training=replace(point.training, launch=launch))
+        yield Change(f"launch_{launch}", 1.0, changed, (f"--launch {launch}",))
 
 
 def _with_chip_field(

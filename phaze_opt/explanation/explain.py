@@ -13,13 +13,15 @@ from phaze_opt.evaluation import (
     Evaluation,
     evaluation_to_json_dict,
     place_on_slice,
+    point_ranges,
     time_at_rates,
     with_range,
 )
 from phaze_opt.explanation.binding import PassBinding, bind_pass
-from phaze_opt.explanation.changes import changes, more_overlap
+from phaze_opt.explanation.changes import changes, fewer_launches, more_overlap
 from phaze_opt.explanation.fixes import Fix, fixes
 from phaze_opt.explanation.gains import Gain, gains, try_changes
+from phaze_opt.explanation.host import HostBoundPass, host_bound_passes
 from phaze_opt.explanation.stage import (
     LayerBinding,
     MemoryUse,
@@ -29,12 +31,11 @@ from phaze_opt.explanation.stage import (
     stage_time,
 )
 from phaze_opt.hardware.accelerator import Accelerator
-from phaze_opt.hardware.ranges import rate_ranges
 from phaze_opt.named_point import PlacingText, named_point
 from phaze_opt.network.cluster import Cluster
 from phaze_opt.passes.layers import LayerEvaluation
 from phaze_opt.passes.scheduled import ScheduleCache, ScheduledLayer
-from phaze_opt.point import CostedPoint, Point, cost_point
+from phaze_opt.point import CostedPoint, Point, cost_point, fusion_of
 from phaze_opt.printing import PrintsAsTables
 from phaze_opt.training import Training
 from phaze_opt.workload.graph import Workload
@@ -68,7 +69,12 @@ class Explanation(PrintsAsTables):
         What would make it fit; empty if it does.
     range_by_rate_s
         Times per batch, the shorter one first, where only the arrays or only the HBM are those of
-        the fastest and of the slowest chips of the name; empty where the chip states no range.
+        the fastest and of the slowest chips of the name, or only the host is the fastest and the
+        slowest; empty where nothing has a range.
+    launch_gains
+        What fewer launches of the host bring; empty if infeasible, or if it starts recorded graphs.
+    host_bound
+        Passes in which the device waits for the host.
     """
 
     evaluation: Evaluation
@@ -80,6 +86,8 @@ class Explanation(PrintsAsTables):
     overlap_gains: tuple[Gain, ...]
     fixes: tuple[Fix, ...]
     range_by_rate_s: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    launch_gains: tuple[Gain, ...] = ()
+    host_bound: tuple[HostBoundPass, ...] = ()
 
     def __repr__(self) -> str:
         return f"Explanation({self.evaluation!r})"
@@ -170,6 +178,7 @@ def explain_point(point: Point, load: LoadWorkload, schedules: ScheduleCache) ->
     evaluation = with_range(point, evaluation, schedules)
     tried = try_changes(changes(point), schedules, costed.slice_index)
     overlaps = try_changes(more_overlap(point), schedules, costed.slice_index)
+    launched = try_changes(fewer_launches(point), schedules, costed.slice_index)
     placement = evaluation.placement
     tensor = max(costed.costs) if placement is None else placement.tensor
     cost = costed.costs[tensor]
@@ -196,6 +205,8 @@ def explain_point(point: Point, load: LoadWorkload, schedules: ScheduleCache) ->
         overlap_gains=gains(overlaps, evaluation, schedules),
         fixes=() if evaluation.feasible else fixes(point, evaluation, load, schedules),
         range_by_rate_s=_range_by_rate_s(point, evaluation, schedules),
+        launch_gains=gains(launched, evaluation, schedules),
+        host_bound=host_bound_passes(cost, fusion_of(point)),
     )
 
 
@@ -207,7 +218,7 @@ def _range_by_rate_s(
     if central_s is None:
         return {}
     shares: dict[str, tuple[float, float]] = {}
-    for rate, ends in rate_ranges(point.accelerator).items():
+    for rate, ends in point_ranges(point).items():
         times_s = [time_at_rates(point, {rate: end}, schedules) for end in (ends.high, ends.low)]
         least_s, most_s = (central_s if time_s is None else time_s for time_s in times_s)
         shares[rate] = min(least_s, central_s), max(most_s, central_s)
@@ -253,7 +264,8 @@ def explanation_to_json_dict(explanation: Explanation) -> dict[str, Any]:
     """Return the plain data that ``explain --json`` prints: that of ``evaluate``, and the reasons.
 
     Each layer has ``forward_binding``, ``backward_binding`` and ``recompute_binding``; beside
-    ``layers`` there are ``stage_time``, ``memory``, ``searched_tensor``, ``gains`` and ``fixes``.
+    ``layers`` there are ``stage_time``, ``memory``, ``searched_tensor``, ``gains``, ``fixes``,
+    ``launch_gains`` and ``host_bound``.
     """
     plain = evaluation_to_json_dict(explanation.evaluation)
     for layer, binding in zip(plain["layers"], explanation.layers, strict=True):
@@ -268,6 +280,8 @@ def explanation_to_json_dict(explanation: Explanation) -> dict[str, Any]:
     plain["gains"] = list(to_builtins(explanation.gains))
     plain["overlap_gains"] = list(to_builtins(explanation.overlap_gains))
     plain["fixes"] = list(to_builtins(explanation.fixes))
+    plain["launch_gains"] = list(to_builtins(explanation.launch_gains))
+    plain["host_bound"] = list(to_builtins(explanation.host_bound))
     plain["range_by_rate_s"] = {rate: list(s) for rate, s in explanation.range_by_rate_s.items()}
     return plain
 

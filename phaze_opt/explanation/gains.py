@@ -28,12 +28,14 @@ class Gain:
         ``link_0``, ``link_1``, … (bandwidth of a network level, innermost first),
         ``network_latency`` (of all levels, with the launch), ``overhead`` (per operator);
         ``overlap_data`` and ``overlap_all`` for more communication beside compute, see
-        `phaze_opt.training.Training`.
+        `phaze_opt.training.Training`; ``launch_compiled`` and ``launch_graphs`` for fewer kernels
+        that the host launches, all else as it was.
     factor
-        What it was multiplied by, but for rounding; 1 for overlap.
+        What it was multiplied by, but for rounding; 1 for overlap and launches.
     options
         The options of ``phaze-opt evaluate`` with which it has the changed point: ``--set`` with
-        the changed numbers of the chip or of the network's levels, or ``--overlap``. None for
+        the changed numbers of the chip or of the network's levels, ``--overlap`` or ``--launch``.
+        None for
         ``compute`` and ``lanes``, which no chip has alone: arrays and lanes share a clock.
     feasible
         False only if a power limit stands in the way.

@@ -5,7 +5,7 @@ chips at once (`PassEstimates`, arrays of chips × operators), collectives besid
 (`chunked_collectives`). `problem` and `residency` write one pass as the scheduler takes it,
 `scheduled` schedules it (`ScheduledPass`; `totals` adds up its operators). `layers` joins the
 passes of every layer to the `LayerCost` that a placement takes (`layer_cost`), which is bare of
-seconds in `bare_layers`.
+seconds in `bare_layers`, and none of which is shorter than its `launches` by the host.
 
 Bounds stand beside the costs: `least_seconds` of passes on tens of thousands of chips,
 `least_energy` of a batch; `handled` lists the options that they know.
@@ -14,6 +14,7 @@ Where each formula is:
 
 * which graphs run, and which of them again before the backward: `graphs.graphs_of`, `graphs.AGAIN`
 * what remains of a collective beside a product: `chunked_collectives.beside_products`
+* kernels that the host launches, and for how long: `launches.launches`, `launches.host_s`
 * lanes at another rate: `estimates.with_lane_rate`
 * shares of bandwidths: `problem.bandwidth_shares`; what stays on the chip: `residency.residency_of`
 * parameters of a stage, tied ones once: `layer_cost.local_parameters`

@@ -66,6 +66,9 @@ class Chip:
         share the chip's clock; other than 1 only in what-if questions.
     prove
         Whether schedules that the fast methods leave open are solved further, with CP-SAT.
+    host_rate
+        Rate at which the host launches kernels, relative to the central one; other than 1 only in
+        ranges and what-if questions.
     """
 
     accelerator: Accelerator
@@ -73,6 +76,7 @@ class Chip:
     fusion: FusionMode
     lane_rate: float = 1.0
     prove: bool = False
+    host_rate: float = 1.0
 
 
 class PassGraph(NamedTuple):

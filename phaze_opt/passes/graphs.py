@@ -31,7 +31,9 @@ def as_estimated(training: Training) -> Training:
 
     Runs that differ in nothing else, as in their stage of ZeRO, share their estimates.
     """
-    return replace(training, zero=0) if training.zero else training
+    if training.zero == 0 and training.launch == "graphs":
+        return training
+    return replace(training, zero=0, launch="graphs")
 
 
 def graphs_of(layer: Layer, training: Training) -> dict[str, OperatorGraph]:

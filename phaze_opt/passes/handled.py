@@ -20,9 +20,11 @@ HANDLED: Mapping[str, Mapping[str, tuple[object, ...]]] = {
     "Training": {
         # Of the layers.
         "recompute": ("none", "selective", "full"),
-        "overlap": ("none", "data", "all"),
+        "overlap": ("none", "partial", "data", "all"),
         "residency": (False, True),
         "gather_copies": (False, True),
+        "gradient_dtype": (None, "fp32", "bf16"),
+        "launch": ("graphs", "compiled", "eager"),
         "zero": (0, 1, 2, 3),
         "optimizer": _EVERY,  # whose bytes are in `OPTIMIZERS`
         "fused_optimizer": (False, True),

@@ -15,6 +15,10 @@ class PassCost(NamedTuple):
     seconds: float = 0.0
     link_s: float = 0.0
 
+    def waiting_for(self, host_s: float) -> PassCost:
+        """Return the pass beside a host that launches its kernels for so long."""
+        return self if self.seconds >= host_s else PassCost(host_s, self.link_s)
+
     def without_link(self) -> PassCost:
         """Bound what the pass takes from below, however fast the network is."""
         return PassCost(max(self.seconds - self.link_s, 0.0))

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from phaze_opt.on_demand import cached_property
 from phaze_opt.passes.bare_layers import all_layers, bare_layers, copies_s, has_twins
 from phaze_opt.passes.estimates import Chip, EstimatedLayers, estimate_layers
 from phaze_opt.passes.graphs import runs_again
+from phaze_opt.passes.launches import host_s
 from phaze_opt.passes.layer_cost import LayerCost, LayerPasses, PassCost
 from phaze_opt.passes.scheduled import ScheduleCache, ScheduledLayer, ScheduleProof, run_layers
 from phaze_opt.training import Training
@@ -24,7 +25,8 @@ class LayerEvaluation:
     name, count
         The layer, and how often it occurs.
     forward_s, backward_s, recompute_s
-        Makespans; the backward is without the recompute before it.
+        Makespans, or the time of the host where that is longer; the backward is without the
+        recompute before it.
     parameters, stash_bytes
         On one device; the stash under the chosen recompute.
     forward_schedule, backward_schedule, recompute_schedule
@@ -34,6 +36,9 @@ class LayerEvaluation:
         that its schedule chose.
     energy_by_level_j
         Dynamic energy of one microbatch on one device by `ENERGY_LEVELS`, recompute included.
+    host_s
+        For how long the host launches the kernels of each pass, by its name; empty where it starts
+        recorded graphs.
     """
 
     name: str
@@ -48,6 +53,7 @@ class LayerEvaluation:
     bound_by_s: Mapping[str, float]
     energy_by_level_j: Mapping[str, float]
     recompute_schedule: ScheduleProof | None = None
+    host_s: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -64,17 +70,21 @@ class DegreeCost:
         The graphs of the distinct layers as they run.
     distinct
         The same as the placement needs them.
+    host_s
+        See `LayerEvaluation`, by distinct layer.
     """
 
     variant: WorkloadVariant
     training: Training
     passes: tuple[ScheduledLayer, ...]
     distinct: tuple[LayerCost, ...]
+    host_s: tuple[Mapping[str, float], ...]
 
     @cached_property
     def layers(self) -> tuple[LayerEvaluation, ...]:
         """The distinct layers, evaluated."""
-        rows = zip(self.variant.layers, self.variant.counts, self.passes, strict=True)
+        columns = self.variant.layers, self.variant.counts, self.passes, self.host_s
+        rows = zip(*columns, strict=True)
         return tuple([_evaluate_layer(*row, self.training) for row in rows])
 
     @property
@@ -129,15 +139,25 @@ class EstimatedDegree:
         """
         passes = run_layers(self.layers, self.training, cache)
         distinct = self._layer_costs([own.costs for own in passes])
-        return DegreeCost(self.variant, self.training, passes, distinct)
+        return DegreeCost(self.variant, self.training, passes, distinct, self._host_s)
+
+    @cached_property
+    def _host_s(self) -> tuple[Mapping[str, float], ...]:
+        """Seconds in which the host launches the kernels of every distinct layer."""
+        fusion, rate = self.layers.chip.fusion, self.layers.chip.host_rate
+        return tuple([host_s(layer, self.training, fusion, rate) for layer in self.variant.layers])
 
     def _layer_costs(self, passes: Sequence[Mapping[str, PassCost]]) -> tuple[LayerCost, ...]:
         """Reduce every distinct layer to what the placement needs."""
         bare = bare_layers(self.variant, self.training, self.layers.chip.fusion)
-        return tuple(map(self._layer_cost, bare, passes))
+        return tuple(map(self._layer_cost, bare, passes, self._host_s))
 
-    def _layer_cost(self, bare: LayerCost, passes: Mapping[str, PassCost]) -> LayerCost:
+    def _layer_cost(
+        self, bare: LayerCost, passes: Mapping[str, PassCost], host_s: Mapping[str, float]
+    ) -> LayerCost:
         """Give one distinct layer its seconds."""
+        if host_s:
+            passes = {name: cost.waiting_for(host_s[name]) for name, cost in passes.items()}
         rate = self.layers.chip.accelerator.sustained_hbm_bytes_per_s
         copies = copies_s(bare.parameters, self.training, rate)
         forward, backward = (
@@ -172,16 +192,23 @@ def estimate_degrees(
 
 
 def _evaluate_layer(
-    layer: Layer, count: int, passes: ScheduledLayer, training: Training
+    layer: Layer,
+    count: int,
+    passes: ScheduledLayer,
+    host_s: Mapping[str, float],
+    training: Training,
 ) -> LayerEvaluation:
     """Join the passes of one layer."""
     again = passes.recompute
+    seconds = {
+        name: cost.waiting_for(host_s.get(name, 0.0)).seconds for name, cost in passes.costs.items()
+    }
     return LayerEvaluation(
         name=layer.name,
         count=count,
-        forward_s=passes.forward.schedule.makespan_s,
-        backward_s=passes.backward.schedule.makespan_s,
-        recompute_s=0.0 if again is None else again.schedule.makespan_s,
+        forward_s=seconds["forward"],
+        backward_s=seconds["backward"],
+        recompute_s=runs_again(seconds, training) or 0.0,
         parameters=layer.parameters,
         stash_bytes=getattr(layer.stash_bytes, training.recompute),
         forward_schedule=passes.forward.proof,
@@ -189,4 +216,5 @@ def _evaluate_layer(
         bound_by_s=passes.bound_by_s,
         energy_by_level_j=passes.energy_by_level_j,
         recompute_schedule=None if again is None or again is passes.forward else again.proof,
+        host_s=host_s,
     )

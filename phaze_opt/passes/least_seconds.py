@@ -39,6 +39,7 @@ from phaze_opt.passes.chunked_collectives import beside_products
 from phaze_opt.passes.estimates import with_lane_rate
 from phaze_opt.passes.graphs import AGAIN, as_estimated, default_fusion, fuse_once, graphs_of
 from phaze_opt.passes.handled import check_handled
+from phaze_opt.passes.launches import host_s
 from phaze_opt.passes.layer_cost import LeastLayers
 from phaze_opt.passes.problem import bandwidth_shares, pass_shapes
 from phaze_opt.scheduling.least_makespan import (
@@ -152,6 +153,10 @@ def _layers(
     graphs = [fuse_once(graph, fusion) for of_layer in passes for graph in of_layer.values()]
     least_s = bound(tuple(graphs), chips, run._replace(training=as_estimated(training)))
     directions = [name for of_layer in passes for name in of_layer]
+    if training.launch != "graphs":
+        by_host = [host_s(layer, training, fusion) for layer in variant.layers]
+        waits_s = [[own[name]] for own in by_host for name in own]
+        least_s = np.maximum(least_s, waits_s)
 
     def of(direction: str) -> FloatArray:
         return least_s[[row for row, name in enumerate(directions) if name == direction]]

@@ -43,5 +43,6 @@ Where a formula stands, that loops and bounds call too:
 - exposed gradients and gathers: `overlap.backward_queue_s`, `overlap.forward_queue_s`; the cores
   that hidden ones take: `overlap.charged_s`
 - microbatches and padding: `phaze_opt.training.Training.microbatches`
+- what ``partial`` overlap hides: `synchronisation.hidden_share`
 - bytes per parameter of optimizers: `phaze_opt.training.OPTIMIZERS`
 """

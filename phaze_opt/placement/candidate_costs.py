@@ -265,7 +265,7 @@ class CandidateCosts:
         """Return the time in which stages that share tied weights exchange their gradients."""
         parameters = self.replicated(candidate.tensor).held.parameters
         message = self.message(candidate) if candidate.pipeline > 1 else None
-        return _tied_exchange_s(parameters, message, float(self.optimizer.gradient_bytes))
+        return _tied_exchange_s(parameters, message, float(self.problem.training.reduced_bytes))
 
     def synchronisation_s(self, candidate: Candidate, runs: Runs = ...) -> FloatArray:
         """Return the exposed synchronisation of stages' gradients after their last backwards."""
@@ -390,9 +390,9 @@ class CandidateCosts:
         if order != REPLICAS_INSIDE or training.zero >= 2:
             return tails_s
         lines = (synchronisation_kind(training.zero), self.problem.cluster, tensor, data.tobytes())
-        each = float(self.optimizer.gradient_bytes)
+        each = float(training.reduced_bytes)
         sync_s, queued_s = synchronisations_s(layers.held.parameters, each, *lines)
-        if training.overlap != "none":
+        if training.hides_gradients:
             # At least as much is free as where the tensor-parallel group uses no level of theirs.
             left_s = np.maximum.accumulate(queued_s - layers.before_s, axis=1)
             sync_s = np.minimum(sync_s, left_s)

@@ -136,13 +136,13 @@ def _communication(
     """Yield what each stage exchanges with other stages and other replicas per batch."""
     candidate, optimizer = layout.candidate, costs.optimizer
     group, microbatches = costs.group(candidate), costs.microbatches(candidate.data)
-    zero = group.zero
+    zero, reduced_bytes = group.zero, costs.problem.training.reduced_bytes
     for stage, (own, tail) in enumerate(zip(held, tails, strict=True)):
         transfer_s = microbatches * read.received_s[stage]
         sent_bytes = microbatches * read.transfer_bytes[stage]
         communication = [Communication("transfer", transfer_s, transfer_s, sent_bytes)]
         gradient_bytes = group.sent_bytes(
-            group.gradient_terms, float(own.parameters * optimizer.gradient_bytes)
+            group.gradient_terms, float(own.parameters * reduced_bytes)
         )
         exposed_s, network_s = tail.synchronisation_s, tail.network_s
         if zero >= 2:
@@ -151,7 +151,7 @@ def _communication(
             network_s += microbatches * sum(float(reductions.total_s[run]) for run in runs)
             gradient_bytes *= microbatches
         if own.shared_parameters:
-            shared_bytes = own.shared_parameters * float(optimizer.gradient_bytes)
+            shared_bytes = own.shared_parameters * float(reduced_bytes)
             gradient_bytes += shared_bytes * costs.message(candidate).all_sent_per_byte
         communication.append(
             Communication("gradient_synchronisation", network_s, exposed_s, gradient_bytes)

@@ -231,7 +231,7 @@ class _Collector:
         cluster, optimizer = self.costs.problem.cluster, self.costs.optimizer
         gradients = _lines_of_groups(synchronisation_kind(self.zero), cluster, groups)
         weights = _lines_of_groups("all_gather", cluster, groups)
-        sent = _by_parameters(gradients, float(optimizer.gradient_bytes))
+        sent = _by_parameters(gradients, float(self.training.reduced_bytes))
         gathered = _by_parameters(weights, float(optimizer.weight_bytes))
         if self.zero == 0:
             columns = columns.some(~_beaten(columns, sent))
@@ -379,7 +379,7 @@ class _Collector:
         self, columns: _Columns, messages: list[Candidate], sent: list[FloatArray]
     ) -> FloatArray:
         """Return the real numbers of the candidates."""
-        gradient_bytes = float(self.costs.optimizer.gradient_bytes)
+        gradient_bytes = float(self.training.reduced_bytes)
         # An all-reduce of tied gradients between two stages is one message each way per half.
         of_message = [
             (
@@ -426,7 +426,7 @@ class _Collector:
         if self.zero < 2:
             return np.zeros((0, 2, layers + 1))
         gradients_s = cheapest_lines_s(
-            padded(gradients), self.own * float(optimizer.gradient_bytes)
+            padded(gradients), self.own * float(self.training.reduced_bytes)
         )
         weights_s = np.zeros_like(gradients_s)
         if self.zero == 3:

@@ -15,17 +15,22 @@ Without overlap, ZeRO 0 and 1 exchange the whole stage at once (as Megatron-LM d
 and 3 layer by layer, since they never hold more. With overlap all go layer by layer through the
 queues of `phaze_opt.placement.overlap`; where that would take longer than the whole stage at once,
 it is exchanged at once.
+
+``partial`` is in between: gradients go out as without overlap, and of the seconds of gathers that
+the queues hide, a share is exposed too (``data/overlap.toml``).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
 from phaze_opt.arrays import FloatArray, IntArray
 from phaze_opt.choices import CollectiveName
+from phaze_opt.codec import data_table, from_builtins
 from phaze_opt.network.cluster import Cluster
 from phaze_opt.network.collective import collective_terms
 from phaze_opt.network.term import Term, cheapest
@@ -44,6 +49,24 @@ from phaze_opt.placement.exchanges import cheapest_lines_s, exchanges_per_batch,
 from phaze_opt.placement.overlap import backward_queue_s, charged_s, forward_queue_s
 from phaze_opt.placement.placement_problem import PlacementProblem
 from phaze_opt.training import OPTIMIZERS, Optimizer
+
+
+@lru_cache(maxsize=1)
+def hidden_share() -> float:
+    """Return the share of what queues hide of gathers that ``partial`` overlap hides."""
+    stated = data_table("placement", "overlap.toml")["partial"]
+    return from_builtins(stated, PartialOverlap, "overlap.toml").central
+
+
+@dataclass(frozen=True)
+class PartialOverlap:
+    """A share of the gathers that is hidden, with its range and source."""
+
+    low: float
+    central: float
+    high: float
+    source: str
+    confidence: str
 
 
 def synchronisation_kind(zero: int) -> CollectiveName:
@@ -95,7 +118,7 @@ class ReplicatedLayers:
     @property
     def gradients(self) -> Gradients:
         """Bytes of gradients."""
-        each = float(OPTIMIZERS[self.problem.training.optimizer].gradient_bytes)
+        each = float(self.problem.training.reduced_bytes)
         merged = self.problem.merged_from
         if merged is None:
             return _gradients(self.held.parameters, each)
@@ -166,8 +189,16 @@ class ReplicaGroup:
 
     @property
     def overlaps(self) -> bool:
-        """Whether communication runs beside the compute."""
+        """Whether any communication runs beside the compute."""
         return self.problem.training.overlap != "none"
+
+    def _partly_hidden(self, gathers: Exchange) -> Exchange:
+        """Return gathers of which no more is hidden than the compiler of the program can hide."""
+        if self.problem.training.overlap != "partial":
+            return gathers
+        hidden = hidden_share()
+        exposed_s = hidden * gathers.exposed_s + (1.0 - hidden) * gathers.total_s
+        return Exchange(exposed_s, gathers.total_s)
 
     @cached_property
     def gradient_terms(self) -> tuple[Term, ...]:
@@ -199,7 +230,7 @@ class ReplicaGroup:
 
     def own_gradients_s(self) -> Iterator[tuple[slice, FloatArray]]:
         """Yield the seconds of each layer's gradients; see `ReplicatedLayers.own_parameters`."""
-        return self._own_s(self.gradient_terms, self._optimizer.gradient_bytes)
+        return self._own_s(self.gradient_terms, self.problem.training.reduced_bytes)
 
     def own_weights_s(self) -> Iterator[tuple[slice, FloatArray]]:
         """Yield the seconds of each layer's weights; see `ReplicatedLayers.own_parameters`."""
@@ -223,6 +254,7 @@ class ReplicaGroup:
             total_s[rows], exposed_s[rows] = all_s, charged_s(wait_s, all_s - wait_s, share)
         if not self.overlaps:
             exposed_s = total_s
+        exposed_s = self._partly_hidden(Exchange(exposed_s, total_s)).exposed_s
         if self.zero == 3:
             return Exchange(exposed_s, total_s)
         # Unless only layers are held, whole stages are gathered at once where that takes less.
@@ -234,7 +266,7 @@ class ReplicaGroup:
     def synchronisation(self) -> Exchange:
         """Gradients sent once per batch, beside the last backward (ZeRO 0 and 1)."""
         gradients = self.replicated.gradients
-        if not self.overlaps:
+        if not self.problem.training.hides_gradients:
             return _exchanged_after(self.replicated.held.parameters, gradients, self.gradient_terms)
         _, cover_s = self.replicated.cover_s[self.shares_level]
         share = self.problem.collective_core_share
@@ -258,12 +290,15 @@ class ReplicaGroup:
             hidden_s = (gathers_s + reductions_s - wait_s - left_s)[rows]
             gathers.exposed_s[rows] = wait_s[rows]
             reductions.exposed_s[rows] = charged_s(left_s[rows], hidden_s, share)
-        if self.overlaps:
+        if self.problem.training.hides_gradients:
             return gathers, reductions
-        return (
-            Exchange(gathers.total_s, gathers.total_s),
-            Exchange(reductions.total_s, reductions.total_s),
-        )
+        if self.overlaps:
+            hidden_s = gathers.total_s - gathers.exposed_s
+            gathers = Exchange(charged_s(gathers.exposed_s, hidden_s, share), gathers.total_s)
+            gathers = self._partly_hidden(gathers)
+        else:
+            gathers = Exchange(gathers.total_s, gathers.total_s)
+        return gathers, Exchange(reductions.total_s, reductions.total_s)
 
     @property
     def _optimizer(self) -> Optimizer:

@@ -119,15 +119,15 @@ def _interleaved_tail(costs: CandidateCosts, layout: Layout, done: Replay, stage
     """Return what a stage of several chunks does after its last backward."""
     candidate, group, optimizer = layout.candidate, costs.group(layout.candidate), costs.optimizer
     chain = costs.problem.layers[candidate.tensor]
-    layers = layout.layers(stage, chain)
+    layers, reduced_bytes = layout.layers(stage, chain), costs.problem.training.reduced_bytes
     parameters = local_parameters(layers)
     synchronisation_s = network_s = gather_s = 0.0
     if group.zero < 2:
         own = np.array(_counted_once(costs, layout, stage), dtype=np.float64)
-        service_s = collective_table_s(group.gradient_terms, own * optimizer.gradient_bytes)
-        whole = np.array([parameters * float(optimizer.gradient_bytes)])
+        service_s = collective_table_s(group.gradient_terms, own * reduced_bytes)
+        whole = np.array([parameters * float(reduced_bytes)])
         synchronisation_s = network_s = float(collective_table_s(group.gradient_terms, whole)[0])
-        if group.overlaps:
+        if costs.problem.training.hides_gradients:
             left_s = left_after_s(
                 service_s, _until_end_s(costs, layout, done, stage), group.free_share
             )
@@ -140,7 +140,7 @@ def _interleaved_tail(costs: CandidateCosts, layout: Layout, done: Replay, stage
         gather_s = float(collective_table_s(group.weight_terms, whole)[0])
     tied = [layer.tied_parameters for layer in layers]
     if max(tied) > 0 and sum(tied) < sum(layer.tied_parameters for layer in chain):
-        shared_bytes = max(tied) * float(optimizer.gradient_bytes)
+        shared_bytes = max(tied) * float(reduced_bytes)
         exchange_s = 2.0 * costs.message(candidate).seconds(shared_bytes / 2.0)
         synchronisation_s, network_s = synchronisation_s + exchange_s, network_s + exchange_s
     shards = costs.shards(candidate.data).optimizer

@@ -29,9 +29,15 @@ _GAIN_WORDS = {
     "overhead": "time per operator −10 %",
     "overlap_data": "--overlap data",
     "overlap_all": "--overlap all",
+    "launch_compiled": "--launch compiled",
+    "launch_graphs": "--launch graphs",
 }
 _LEAST_GAIN = 0.0005
-_RANGED_WORDS = {"arrays": "the rate of the arrays in long runs", "hbm": "the HBM"}
+_RANGED_WORDS = {
+    "arrays": "the rate of the arrays in long runs",
+    "hbm": "the HBM",
+    "host": "the host",
+}
 _LEAST_SHARE = 0.05
 
 
@@ -82,6 +88,7 @@ def explanation_sentences(explanation: Explanation) -> list[str]:
         *_range_sentences(explanation),
         _time_sentence(stage, time_s),
         *_overlap_sentences(stage, explanation.overlap_gains),
+        *_host_sentences(explanation),
         _layer_sentence(heavy_layers(explanation.layers)[0]),
         _gain_sentence(explanation.gains),
         _memory_sentence(memory),
@@ -100,8 +107,9 @@ def _range_sentences(explanation: Explanation) -> list[str]:
         )
     )
     least_s, most_s = span_s
+    others = "chips of this name and hosts" if "host" in by_rate_s else "chips of this name"
     return [
-        f"On other chips of this name a batch takes {format_seconds(least_s)} to "
+        f"On other {others} a batch takes {format_seconds(least_s)} to "
         f"{format_seconds(most_s)} ({parts})."
     ]
 
@@ -133,6 +141,27 @@ def _overlap_sentences(stage: StageTime, more: Sequence[Gain]) -> list[str]:
     if gaining:
         words = [f"{gain_words(g.resource)} ({g.throughput_gain:+.1%})" for g in gaining]
         sentences.append(f"More would be hidden with {_listed(words)}.")
+    return sentences
+
+
+def _host_sentences(explanation: Explanation) -> list[str]:
+    """Name the pass that waits longest for the host, and say what recorded graphs would bring."""
+    waiting = sorted(
+        explanation.host_bound, key=lambda each: each.count * (each.device_s - each.host_s)
+    )
+    if not waiting:
+        return []
+    most = waiting[0]
+    passes = counted(len(waiting), "pass", "passes")
+    sentences = [
+        f"The device waits for the host in {passes}, longest in {most.layer} {most.direction} "
+        f"(×{most.count}): {counted(most.launches, 'launch', 'launches')} take "
+        f"{format_seconds(most.host_s)}, the kernels {format_seconds(most.device_s)}."
+    ]
+    gaining = [g for g in explanation.launch_gains if g.throughput_gain >= _LEAST_GAIN]
+    if gaining:
+        words = [f"{gain_words(g.resource)} ({g.throughput_gain:+.1%})" for g in gaining]
+        sentences.append(f"Fewer launches would bring {_listed(words)}.")
     return sentences
 
 

@@ -24,6 +24,8 @@ _OPTIONS = (
     "pipeline_schedule",
     "interleave",
     "overlap",
+    "launch",
+    "gradient_dtype",
 )
 """Fields of `Training` that are options of ``evaluate`` with a value."""
 

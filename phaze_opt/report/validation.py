@@ -101,6 +101,7 @@ def validation_to_builtins(table: ValidationTable) -> dict[str, Any]:
                 "independent": row.independent,
                 "repeats": row.repeats or None,
                 "parts_s": dict(row.parts_s),
+                "bound": row.bound or None,
             }
             for row in table.rows
         ],
@@ -223,6 +224,7 @@ def _rows(table: ValidationTable) -> Table:
                 f"assumed: {row.assumed}" if row.assumed else "",
                 f"repeats {row.repeats}" if row.repeats else "",
                 f"trust {row.trust}" if row.trust not in ("", "high") else "",
+                "host-bound" if row.bound == "host" else "",
             )
             if words
         )

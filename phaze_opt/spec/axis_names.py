@@ -39,7 +39,16 @@ PRIVATE_BUFFERS = ("l2_tc_bytes", "l2_vc_bytes")
 TRAINING_NAMES = (*(field.name for field in dataclasses.fields(Training)), "attention")
 """Options of the training run, and the attention of the model."""
 
-WORDS = ("recompute", "optimizer", "pipeline_schedule", "overlap", "attention", "cluster")
+WORDS = (
+    "recompute",
+    "optimizer",
+    "pipeline_schedule",
+    "overlap",
+    "launch",
+    "gradient_dtype",
+    "attention",
+    "cluster",
+)
 """Axes whose values are words; text on any other axis names the axis that it follows."""
 
 # The order of the first names is that of older versions: a seed then gives the same trials.

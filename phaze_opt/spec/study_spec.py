@@ -15,6 +15,8 @@ from typing import Any, Literal
 from phaze_opt.choices import (
     AreaModel,
     AttentionKind,
+    GradientDtype,
+    Launch,
     OptimizerName,
     Overlap,
     PipelineScheduleName,
@@ -197,7 +199,7 @@ class StudySpec:
     global_batch
         Samples per optimizer step on all devices.
     optimizer, sequence_parallel, residency, microbatch, recompute, zero, pipeline_schedule, \
-    interleave, overlap, fused_optimizer, gather_copies
+    interleave, overlap, fused_optimizer, gather_copies, launch, gradient_dtype
         Options of the training run, as in `phaze_opt.training.Training`, unless they are axes of
         the space. An interleave above 1 implies the interleaved pipeline schedule.
     workloads
@@ -249,6 +251,8 @@ class StudySpec:
     overlap: Overlap = "data"
     fused_optimizer: bool = True
     gather_copies: bool = False
+    launch: Launch = "graphs"
+    gradient_dtype: GradientDtype | None = None
     placement: PlacementChoice = "solve"
 
     def __post_init__(self) -> None:

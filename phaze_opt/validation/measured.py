@@ -32,6 +32,9 @@ class ValidationRow:
         example); empty for an independent row.
     parts_s
         Predicted seconds by kind, adding up to the prediction; empty where there is one kind only.
+    bound
+        Whether the host would take longer to launch the kernels than the device to run them, as
+        predicted, with central seconds per launch; empty where nothing is timed.
     """
 
     case: str
@@ -42,6 +45,7 @@ class ValidationRow:
     source: str = ""
     repeats: str = ""
     parts_s: Mapping[str, float] = field(default_factory=dict)
+    bound: Literal["host", "device", ""] = ""
 
     @property
     def error(self) -> float:

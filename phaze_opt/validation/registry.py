@@ -10,10 +10,16 @@ from dataclasses import dataclass, replace
 from typing import get_args
 
 from phaze_opt.choices import ValidationGroup
+from phaze_opt.passes.launches import launch_seconds
 from phaze_opt.validation.attention import validate_attention
 from phaze_opt.validation.attention_training import validate_training_attention
 from phaze_opt.validation.collectives import validate_collectives
-from phaze_opt.validation.measured import UnexpressedRow, ValidationTable, unexpressed_rows
+from phaze_opt.validation.measured import (
+    UnexpressedRow,
+    ValidationRow,
+    ValidationTable,
+    unexpressed_rows,
+)
 from phaze_opt.validation.memory import validate_block_memory
 from phaze_opt.validation.norms import validate_norms
 from phaze_opt.validation.operators import validate_single_operators
@@ -58,5 +64,20 @@ def validate(group: ValidationGroup) -> Validation:
         # A run is a table of its own; one or two operators are chance.
         few = [len(table.rows) < _LEAST_ROWS for table in tables]
         pairs = zip(tables, few, strict=True)
-        tables = [replace(table, minor=table.minor or small) for table, small in pairs]
+        tables = [
+            replace(
+                table, minor=table.minor or small, rows=tuple(map(_labelled(table), table.rows))
+            )
+            for table, small in pairs
+        ]
     return Validation(group, tuple(tables), tuple(unexpressed_rows(group)))
+
+
+def _labelled(table: ValidationTable) -> Callable[[ValidationRow], ValidationRow]:
+    """Return what says of a row with one kernel whether its launch takes longer."""
+
+    def label(row: ValidationRow) -> ValidationRow:
+        kernel_s = row.predicted - table.call_overhead_s
+        return replace(row, bound="host" if kernel_s < launch_seconds().central_s else "device")
+
+    return label

@@ -1,6 +1,7 @@
 """Predicted against measured training runs: time per batch, and memory of the fullest device.
 
-A run is evaluated as it was: the same model, degrees, batch, recompute and overlap. A source that
+A run is evaluated as it was: the same model, degrees, batch and recompute, and else as its software
+runs by default, where the source states nothing else (`phaze_opt.software`). A source that
 does not state the microbatch or the chunks of an interleaved pipeline leaves several; the fastest
 that fit are taken, and the row says which. A run that fitted its devices but not the predicted
 memory is evaluated as if they held it; the row says that too.
@@ -10,11 +11,11 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Literal, cast
 
-from phaze_opt.choices import FusionMode, OptimizerName, Overlap, Recompute
+from phaze_opt.choices import OptimizerName, Overlap, Recompute, SoftwareName
 from phaze_opt.codec import data_rows
 from phaze_opt.degrees import Degrees
 from phaze_opt.evaluation import Evaluation, place_point
@@ -25,9 +26,11 @@ from phaze_opt.network.presets import load_cluster
 from phaze_opt.passes.scheduled import ScheduledLayer
 from phaze_opt.point import CostedPoint, Point, cost_point
 from phaze_opt.scheduling.schedule_problem import Schedule
+from phaze_opt.software import SOFTWARE, Software
 from phaze_opt.training import Training
 from phaze_opt.units import format_bytes
 from phaze_opt.validation.measured import ValidationRow, ValidationTable
+from phaze_opt.validation.reserved import kept_bytes
 from phaze_opt.workload.zoo import load_workload
 
 _MEASURED = ("measured_s", "measured_memory_bytes")
@@ -35,8 +38,6 @@ _NOT_OPTIONS = ("table", "case", "trust", "repeats", "source", *_MEASURED)
 """Columns that say something of the measurement, not of how the model ran."""
 _SEVERAL = {"microbatch": "microbatches", "interleave": "interleave"}
 """Options that a source may leave open, and the column that lists their values."""
-_FUSION: Mapping[str, FusionMode] = {"eager": "none"}
-"""How operators are fused where it is not what the chip does by default."""
 _ROOMY_BYTES = 2.0**50
 """Memory that holds every published run on one device."""
 
@@ -45,6 +46,7 @@ _ROOMY_BYTES = 2.0**50
 class _Run:
     """A run as it was evaluated: its point, what came out, and which options were assumed."""
 
+    software: Software
     costed: CostedPoint
     evaluation: Evaluation
     assumed: str
@@ -56,11 +58,32 @@ class _Run:
         return self.evaluation.time_per_batch_s
 
     @property
+    def bound(self) -> Literal["host", "device"]:
+        """Whether the host takes longer to launch the kernels of all layers than they take."""
+        assert self.evaluation.placement is not None
+        cost = self.costed.costs[self.evaluation.placement.tensor]
+        host_s, device_s = 0.0, 0.0
+        for layer, own in zip(cost.layers, cost.passes, strict=True):
+            for name in filter(None, ("forward", "backward", own.again)):
+                host_s += layer.count * layer.host_s.get(name, 0.0)
+                device_s += layer.count * own.passes[name].schedule.makespan_s
+        return "host" if host_s > device_s else "device"
+
+    @property
     def memory_bytes(self) -> float:
         """What the fullest device of a run that fits holds."""
         assert self.evaluation.placement is not None
         stages = self.evaluation.placement.stages
         return float(max(stage.memory_bytes.total for stage in stages))
+
+    @property
+    def reserved_bytes(self) -> float:
+        """What it has of the device's memory, with what the allocator of its framework keeps."""
+        assert self.evaluation.placement is not None
+        if not self.software.keeps_freed_memory:
+            return self.memory_bytes
+        variant = self.costed.costs[self.evaluation.placement.tensor].variant
+        return self.memory_bytes + kept_bytes(variant, self.software.launch)
 
     @property
     def parts_s(self) -> dict[str, float]:
@@ -102,8 +125,8 @@ def validate_run_times() -> list[ValidationTable]:
 
 
 def validate_run_memory() -> list[ValidationTable]:
-    """Predict what the fullest device holds in runs that publish it."""
-    return _tables("measured_memory_bytes", " memory", "B", lambda run: run.memory_bytes)
+    """Predict what the fullest device holds in runs that publish it, as their framework counts."""
+    return _tables("measured_memory_bytes", " memory", "B", lambda run: run.reserved_bytes)
 
 
 def _tables(
@@ -129,6 +152,7 @@ def _tables(
                     source=row["source"],
                     repeats=row["repeats"],
                     parts_s=run.parts_s if unit == "s" else {},
+                    bound=run.bound if unit == "s" else "",
                 )
             )
         source = members[0]["source"]
@@ -148,7 +172,7 @@ def _evaluated(items: tuple[tuple[str, str], ...]) -> _Run:
     tried = list(_as_it_may_have_run(options))
     assumed = []
     if not any(evaluation.feasible for _, evaluation in tried):
-        roomy = [_as_if_it_fitted(costed) for costed, _ in tried]
+        roomy = [_as_if_it_fitted(_software(options), costed) for costed, _ in tried]
         tried = [pair for pair, _ in roomy]
         assumed.append(min(words for _, words in roomy))
     fitting = [(costed, evaluation) for costed, evaluation in tried if evaluation.feasible]
@@ -158,14 +182,21 @@ def _evaluated(items: tuple[tuple[str, str], ...]) -> _Run:
         for name, column in _SEVERAL.items()
         if len(options[column].split()) > 1
     ]
-    return _Run(costed, evaluation, ", ".join(assumed))
+    return _Run(_software(options), costed, evaluation, ", ".join(assumed))
 
 
-def _as_if_it_fitted(costed: CostedPoint) -> tuple[tuple[CostedPoint, Evaluation], str]:
+def _software(options: dict[str, str]) -> Software:
+    """Return the software of a run."""
+    return SOFTWARE[cast(SoftwareName, options["software"])]
+
+
+def _as_if_it_fitted(
+    software: Software, costed: CostedPoint
+) -> tuple[tuple[CostedPoint, Evaluation], str]:
     """Evaluate a run on devices that hold it, and say how much more that is than they have."""
     problem = costed.problem
     roomy = replace(costed, problem=replace(problem, hbm_usable_bytes=_ROOMY_BYTES))
-    run = _Run(roomy, place_point(roomy), "")
+    run = _Run(software, roomy, place_point(roomy), "")
     needed, held = format_bytes(run.memory_bytes), format_bytes(problem.hbm_usable_bytes)
     return (roomy, run.evaluation), f"that {needed} fit the {held} of a device"
 
@@ -176,7 +207,8 @@ def _as_it_may_have_run(options: dict[str, str]) -> Iterator[tuple[CostedPoint, 
     microbatches = tuple(int(size) for size in options["microbatches"].split())
     sequence_parallel = options["sequence_parallel"] == "true"
     preset = find_accelerator(options["accelerator"])
-    chip = with_kernel(preset, options["attention_kernel"] or None).accelerator
+    software = _software(options)
+    chip = with_kernel(preset, software.attention_kernel).accelerator
     cluster = load_cluster(options["cluster"], degrees.devices)
     workload = load_workload(
         options["model"],
@@ -191,14 +223,16 @@ def _as_it_may_have_run(options: dict[str, str]) -> Iterator[tuple[CostedPoint, 
             global_batch=int(options["global_batch"]),
             microbatch=microbatch,
             recompute=cast(Recompute, options["recompute"]),
-            optimizer=cast(OptimizerName, options["optimizer"]),
+            optimizer=cast(OptimizerName, options["optimizer"] or software.optimizer),
             sequence_parallel=sequence_parallel,
             zero=int(options["zero"]),
             pipeline_schedule="interleaved" if interleave > 1 else "1f1b",
             interleave=interleave,
-            overlap=cast(Overlap, options["overlap"]),
-            gather_copies=options["gather_copies"] == "true",
+            overlap=cast(Overlap, options["overlap"] or software.overlap),
+            gather_copies=software.gather_copies,
+            launch=software.launch,
+            gradient_dtype=software.gradient_dtype,
         )
-        fusion = _FUSION.get(options["execution"])
-        costed = cost_point(Point(workload, chip, cluster, training, degrees, fusion), schedules)
+        point = Point(workload, chip, cluster, training, degrees, software.fusion)
+        costed = cost_point(point, schedules)
         yield costed, place_point(costed)

@@ -15,6 +15,7 @@ from phaze_opt.hardware.accelerator import Accelerator
 from phaze_opt.network.cluster import Cluster
 from phaze_opt.passes.bare_layers import copies_s
 from phaze_opt.passes.graphs import fuse_once, graphs_of
+from phaze_opt.passes.launches import launch_seconds
 from phaze_opt.training import Training
 from phaze_opt.whole_space.scalar_makespans import makespan_s
 from phaze_opt.whole_space.scalar_operators import (
@@ -47,6 +48,14 @@ class Passes:
         self._group = TensorGroup(cluster, variant.tensor_parallel, chunks)
         self._training = training
         self._order = [index for _, index in variant.nodes]
+        self._launch_s = launch_seconds().central_s
+        self._launches = [
+            {
+                name: _launches(graph, fusion, training)
+                for name, graph in graphs_of(layer, training).items()
+            }
+            for layer in variant.layers
+        ]
         self._layers = [
             (
                 layer.parameters,
@@ -65,7 +74,10 @@ class Passes:
         rates, glb_bytes = Rates.of(chip), chip.glb_bytes if sees_glb else 0
         key = rates, glb_bytes, sort
         if key not in self._known:
-            layers = [self._layer_s(*layer, rates, glb_bytes, sort) for layer in self._layers]
+            pairs = zip(self._layers, self._launches, strict=True)
+            layers = [
+                self._layer_s(*layer, launched, rates, glb_bytes, sort) for layer, launched in pairs
+            ]
             self._known[key] = tuple([layers[index] for index in self._order])
         return self._known[key]
 
@@ -73,6 +85,7 @@ class Passes:
         self,
         parameters: int,
         graphs: Mapping[str, OperatorGraph],
+        launched: Mapping[str, int],
         rates: Rates,
         glb_bytes: int,
         sort: Sort,
@@ -80,7 +93,10 @@ class Passes:
         """Bound forward, and backward with recompute, of one distinct layer."""
         training = self._training
         passes = {
-            name: _pass_s(graph, rates, glb_bytes, self._group, training.residency, sort)
+            name: max(
+                _pass_s(graph, rates, glb_bytes, self._group, training.residency, sort),
+                launched[name] * self._launch_s,
+            )
             for name, graph in graphs.items()
         }
         again_s = {
@@ -90,6 +106,23 @@ class Passes:
         }[training.recompute]
         copies = copies_s(parameters, training, rates.hbm_bytes_per_s)
         return passes["forward"] + copies[0], passes["backward"] + copies[1] + again_s
+
+
+def _launches(captured: OperatorGraph, fusion: FusionMode, training: Training) -> int:
+    """Count the kernels that the host launches one by one in a pass."""
+    if training.launch == "graphs":
+        return 0
+    pieces = [len(tensor.writers) for tensor in captured.tensors if tensor.writers]
+    eager = _working(captured) - sum(pieces) + len(pieces)
+    if training.launch == "eager":
+        return eager
+    return min(eager, _working(fuse_once(captured, fusion)))
+
+
+def _working(graph: OperatorGraph) -> int:
+    """Count the operators that do anything."""
+    working = (each for each in graph.operators if each.gemms or each.vector or each.collective)
+    return len(list(working))
 
 
 def _pass_s(

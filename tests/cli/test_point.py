@@ -169,7 +169,7 @@ def test_json_has_all_of_evaluate_and_the_reasons(phaze: Phaze) -> None:
         assert record[key] == evaluation[key]
     assert record.keys() - evaluation.keys() == {
         "stage_time", "memory", "searched_tensor", "gains", "overlap_gains", "fixes",
-        "range_by_rate_s",
+        "range_by_rate_s", "launch_gains", "host_bound",
     }  # fmt: skip
     assert sum(record["stage_time"]["parts_s"].values()) == pytest.approx(
         record["time_per_batch_s"]

@@ -12,7 +12,7 @@ KEYS = {
 }
 ROW_KEYS = {
     *("case", "measured", "predicted", "error", "assumed", "trust", "source", "independent"),
-    *("repeats", "parts_s"),
+    *("repeats", "parts_s", "bound"),
 }
 
 

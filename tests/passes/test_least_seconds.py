@@ -44,13 +44,15 @@ trainings = st.builds(
     global_batch=st.just(64),
     microbatch=st.sampled_from([1, 4]),
     recompute=st.sampled_from(["none", "selective", "full"]),
-    optimizer=st.sampled_from(["sgd", "adam", "adam-foreach"]),
+    optimizer=st.sampled_from(["sgd", "adam", "adam-bf16", "adam-foreach"]),
     sequence_parallel=st.booleans(),
     zero=st.sampled_from([0, 1, 3]),
-    overlap=st.sampled_from(["none", "data", "all"]),
+    overlap=st.sampled_from(["none", "partial", "data", "all"]),
     fused_optimizer=st.booleans(),
     gather_copies=st.booleans(),
     residency=st.booleans(),
+    launch=st.sampled_from(["graphs", "compiled", "eager"]),
+    gradient_dtype=st.sampled_from([None, "bf16"]),
 )
 
 
@@ -100,7 +102,8 @@ def test_no_pass_is_shorter(
     """
     chips = [load_accelerator(tpu), *chips]
     captured = workload(model, training.microbatch, training.sequence_parallel)
-    training = replace(training, gather_copies=False)  # which are no part of a schedule
+    # What is no part of a schedule.
+    training = replace(training, gather_copies=False, launch="graphs")
     for variant in captured.variants:
         least = least_layers(variant, chips, CLUSTER, training)
         longest = longest_layers(variant, Chips(chips), CLUSTER, training)

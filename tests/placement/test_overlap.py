@@ -18,11 +18,13 @@ from phaze_opt.passes.layer_cost import LayerCost, LayerPasses
 from phaze_opt.placement.overlap import backward_queue_s, forward_queue_s, left_after_s
 from phaze_opt.placement.placement_problem import Placement, PlacementProblem
 from phaze_opt.placement.solve_placement import solve_placement
+from phaze_opt.placement.synchronisation import hidden_share
 from phaze_opt.training import OPTIMIZERS, Training
 from tests.placement.simulation import Simulation, best_s, simulate_pass
 from tests.placement.strategies import all_degrees, problems, with_link
 
 OVERLAPS = st.sampled_from(["none", "data", "all"])
+"""The simulation has no ``partial``, which lies between the first two."""
 OPTIONS = st.fixed_dictionaries(
     {
         "overlap": OVERLAPS,
@@ -171,6 +173,68 @@ def test_overlap_is_never_slower_than_none(
         assert (beside is None) == (after is None)
         if beside is not None and after is not None:
             assert beside.time_per_batch_s <= after.time_per_batch_s * (1 + 1e-9)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    problems(most_layers=5, most_devices=8),
+    OPTIONS,
+    st.sampled_from([0.0, 0.2, 1.0]),
+    st.integers(1, 2),
+)
+def test_partial_overlap_lies_between(
+    problem: PlacementProblem, options: dict[str, Any], core_share: float, interleave: int
+) -> None:
+    """Of none and data: gradients as without overlap, gathers nearly as with it."""
+    if interleave > 1:
+        options = {**options, "pipeline_schedule": "interleaved", "interleave": interleave}
+    problem = replace(with_options(problem, options), collective_core_share=core_share)
+    for degrees in all_degrees(problem):
+        times_s = []
+        for overlap in ("data", "partial", "none"):
+            training = replace(problem.training, overlap=overlap)
+            placed = attempt(replace(problem, training=training), degrees)
+            times_s.append(0.0 if placed is None else placed.time_per_batch_s)
+        assert times_s[0] <= times_s[1] * (1 + 1e-9)
+        assert times_s[1] <= times_s[2] * (1 + 1e-9)
+
+
+def test_partial_overlap_hides_a_share_of_the_gathers() -> None:
+    """Of what data hides; a layer's gradients are not hidden at all."""
+    hidden, share = {}, hidden_share()
+    assert 0.0 < share < 1.0
+    for overlap in ("none", "partial", "data"):
+        (stage,) = solve_placement(stack(3, overlap=overlap), Degrees(1, 8, 1)).stages
+        hidden[overlap] = {each.kind: each.hidden_s for each in stage.communication}
+    gathers = [hidden[overlap]["parameter_gather"] for overlap in hidden]
+    assert gathers[0] == 0.0 < gathers[2]
+    assert gathers[1] == pytest.approx(share * gathers[2])
+    gradients = [hidden[overlap]["gradient_synchronisation"] for overlap in hidden]
+    assert gradients[0] == gradients[1] == 0.0 < gradients[2]
+
+
+@settings(max_examples=25, deadline=None)
+@given(problems(most_layers=5, most_devices=8), OPTIONS)
+def test_fewer_bytes_of_gradients_are_never_slower(
+    problem: PlacementProblem, options: dict[str, Any]
+) -> None:
+    """And the bytes of the optimizer are what is reduced where nothing is said."""
+    problem = with_options(problem, {**options, "optimizer": "adam"})
+
+    def placed(dtype: Any) -> Placement | None:
+        training = replace(problem.training, gradient_dtype=dtype)
+        return attempt(replace(problem, training=training), None)
+
+    own, full, half = placed(None), placed("fp32"), placed("bf16")
+    assert own == full
+    if half is not None and full is not None:
+        assert half.time_per_batch_s <= full.time_per_batch_s * (1 + 1e-9)
+        sent = [
+            sum(each.sent_bytes for stage in of.stages for each in stage.communication)
+            for of in (half, full)
+        ]
+        if half.degrees == full.degrees and options["zero"] == 0 and half.pipeline == 1:
+            assert sent[0] == pytest.approx(sent[1] / 2.0)
 
 
 @settings(max_examples=60, deadline=None)

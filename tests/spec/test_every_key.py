@@ -56,6 +56,8 @@ OTHER: dict[str, str] = {
     "overlap": '"none"',
     "fused_optimizer": "false",
     "gather_copies": "true",
+    "launch": '"eager"',
+    "gradient_dtype": '"bf16"',
 }
 INNER: dict[type, tuple[str, dict[str, str]]] = {
     AreaSpec: (
@@ -119,6 +121,8 @@ AXES: dict[str, list[Any]] = {
     "overlap": ["none", "all"],
     "fused_optimizer": [True, False],
     "gather_copies": [False, True],
+    "launch": ["graphs", "eager"],
+    "gradient_dtype": ["fp32", "bf16"],
     "residency": [True, False],
     "attention": ["eager", "flash"],
 }

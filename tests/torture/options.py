@@ -28,8 +28,11 @@ _NEEDED = {
 }
 _FREE = {
     "--recompute": ("none", "selective", "full"),
-    "--optimizer": ("sgd", "adam", "adam-foreach"),
-    "--overlap": ("none", "data", "all"),
+    "--optimizer": ("sgd", "adam", "adam-bf16", "adam-foreach"),
+    "--overlap": ("none", "partial", "data", "all"),
+    "--gradient-dtype": ("fp32", "bf16"),
+    "--launch": ("graphs", "compiled", "eager"),
+    "--software": ("megatron", "torchtitan-eager", "maxtext", "mpt"),
     "--fusion": ("none", "elementwise", "epilogue"),
     "--attention": ("eager", "flash"),
     "--placement": ("2x2x1", "4x1x1", "1x4x2", "2x1x2", "1x1x1"),

@@ -66,6 +66,7 @@ CASES: dict[str, dict[str, Any]] = {
         "cluster": "dgx-h100",
         "tensor_parallel": (1, 2),
         "overlap": "all",
+        "launch": "eager",
         "space": Space("h100", num_tc=[66, 132], glb_mib=[25, 50], microbatch=(1, 4)),
         "baselines": ("h100",),
     },

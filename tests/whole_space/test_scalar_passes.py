@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 
+from phaze_opt.choices import Launch
 from phaze_opt.hardware.accelerator import Accelerator
 from phaze_opt.network.presets import load_cluster
+from phaze_opt.passes.launches import host_s
 from phaze_opt.training import Training
 from phaze_opt.units import GIB, MIB
 from phaze_opt.whole_space import scalar_operators, scalar_passes
@@ -118,3 +120,22 @@ def test_what_no_pass_sees_is_not_bounded_again(monkeypatch: pytest.MonkeyPatch)
     assert passes(False).seconds(same, "quick") == seconds and len(looked) == number
     assert passes(False).seconds(replace(same, pe_vc=128), "quick") != seconds
     assert len(looked) == 2 * number
+
+
+@pytest.mark.parametrize("launch", ["compiled", "eager"])
+@pytest.mark.parametrize("sort", SORTS)
+def test_a_pass_takes_at_least_its_launches(launch: Launch, sort: Sort) -> None:
+    """They are counted apart from evaluations, and come to the same; long passes do not change."""
+    training = Training(64, recompute="full", launch=launch)
+    cluster = load_cluster("tpuv4-ici-flat", 16)
+    free = Passes(variant(), cluster, replace(training, launch="graphs"), "elementwise")
+    launched = Passes(variant(), cluster, training, "elementwise")
+    host = [host_s(layer, training, "elementwise") for layer in variant().layers]
+    for clock_hz in (1e8, 1e14):
+        chip = replace(CHIP, clock_hz=clock_hz, hbm_bytes_per_s=clock_hz * 1e3)
+        pairs = zip(free.seconds(chip, sort), launched.seconds(chip, sort), strict=True)
+        for (_, index), (without, with_it) in zip(variant().nodes, pairs, strict=True):
+            forward_s, again_s = max(without[0], host[index]["forward"]), without[0]
+            assert with_it[0] == forward_s
+            backward_s = max(without[1] - again_s, host[index]["backward"])
+            assert with_it[1] == pytest.approx(backward_s + forward_s)

@@ -1,0 +1,72 @@
+"""Software by name: what it sets is what a person would have set."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import Any, get_args
+
+import pytest
+
+from phaze_opt.choices import SoftwareName
+from phaze_opt.software import SOFTWARE
+from phaze_opt.training import Training
+from tests.cli.conftest import Phaze
+
+RUN = (
+    "evaluate", "--json", "--model", "gpt:layers=2,hidden=256,heads=4,sequence=128,vocab=512",
+    "--accelerator", "a100-80", "--cluster", "dgx-a100", "--devices", "8", "--global-batch", "16",
+    "--microbatch", "1", "--zero", "3",
+)  # fmt: skip
+
+
+def options_of(name: SoftwareName) -> list[str]:
+    """Return the options that set the same one by one."""
+    stated: list[str] = []
+    for field in fields(SOFTWARE[name]):
+        value: Any = getattr(SOFTWARE[name], field.name)
+        option = f"--{field.name.replace('_', '-')}"
+        if field.name == "gather_copies":
+            stated += [option if value else "--no-gather-copies"]
+        elif field.name != "attention_kernel" and value is not None:
+            stated += [option, value]
+    return stated
+
+
+@pytest.mark.parametrize("name", get_args(SoftwareName))
+def test_a_name_stands_for_its_options(phaze: Phaze, name: SoftwareName) -> None:
+    """The answer is the same to the last bit, where attention is not fused."""
+    by_name = phaze(*RUN, "--software", name).json
+    assert by_name == phaze(*RUN, *options_of(name)).json
+    # What is given beside the name wins.
+    given = phaze(*RUN, "--software", name, "--optimizer", "sgd", "--launch", "graphs").json
+    assert given["time_per_batch_s"] < by_name["time_per_batch_s"]
+
+
+def test_every_name_has_options_that_there_are() -> None:
+    """They are those of a training run, and every name is in the table."""
+    assert set(SOFTWARE) == set(get_args(SoftwareName))
+    training = {field.name for field in fields(Training)}
+    for each in SOFTWARE.values():
+        own = {field.name for field in fields(each)}
+        assert own - training == {"fusion", "attention_kernel"}
+
+
+def test_fused_attention_has_the_kernel_of_the_software(phaze: Phaze) -> None:
+    """Where the chip has its constants; another chip keeps its own kernel."""
+    fused = (*RUN, "--attention", "flash", "--sequence", "8192")
+    times_s = [
+        phaze(*fused, *options).json["time_per_batch_s"]
+        for options in (("--software", "mpt"), options_of("mpt"))
+    ]
+    assert times_s[0] > times_s[1]
+    other = tuple("v100" if word == "a100-80" else word for word in fused)
+    assert (
+        phaze(*other, "--software", "mpt").json["layers"]
+        == phaze(*other, *options_of("mpt")).json["layers"]
+    )
+
+
+def test_an_unknown_name_is_refused(phaze: Phaze) -> None:
+    """With the names that there are."""
+    refused = phaze(*RUN, "--software", "megatorch")
+    assert refused.code == 2 and "torchtitan-eager" in refused.err
