@@ -11,8 +11,8 @@ formula: it composes the ``least_*`` of the rooms to its left.
 - `bounded_chips`: chips, or boxes of them, that are bounded together;
   `study_bounds`: their bounds; `bounding`: bounds of parts of a
   space, computed or from the database.
-- `box_tree`: regions of boxes, halved along their rates; `box_order`: the boxes in order, bounded
-  at once or by halves.
+- `box_tree`: regions of boxes, halved along their rates; `core_units`: the cores of boxes;
+  `box_order`: the boxes in order, bounded at once, or by halves and again by their cores.
 - `best_first`: the points in order, with no more bounds than the order needs.
 - `power_limit`: what a limit of the power excludes.
 - `fitting_tiles`: many chips at once, of which some fit no tile of a product.

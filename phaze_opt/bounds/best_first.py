@@ -151,15 +151,13 @@ class BestFirst:
     def left(self) -> Head | None:
         """The head of the next point, or of a cell that may hold it; ``None`` after the last."""
         heads = [self._heap[0][0]] if self._heap else []
-        closed = self.order.cell(self._cut(self.batches))
-        if closed is not None:
-            heads.append(closed.head)
-        return min(heads, default=None)
+        closed = self.order.least_head(self._cut(self.batches))
+        return min([*heads, *([] if closed is None else [closed])], default=None)
 
     @cached_property
     def order(self) -> BoxOrder:
         """All cells that may hold a feasible point, in the order in which they are opened."""
-        return BoxOrder(self.grid, self._study_bounds, self._store)
+        return BoxOrder(self.grid, self._study_bounds, self._store, self._in_haste)
 
     def rows_of(self, batches: int) -> int:
         """Count the pairs (architecture, combination of options) of the first batches."""
@@ -221,6 +219,8 @@ class BestFirst:
             ends = self._cut(number), self._cut(number + 1)
             if number not in self._waiting and ends[0] < ends[1]:
                 self._waiting[number] = self._ask(self._parts(number))
+        if self.batches not in self._waiting:
+            return  # in haste
         key, pending = self._waiting.pop(self.batches)
         computed = pending if isinstance(pending, list) else pending.result()
         bounds = [rounded_up(part_bounds) for part_bounds in computed]
@@ -261,7 +261,7 @@ class BestFirst:
         for part, own in zip(parts, part_bounds, strict=True):
             rows = part.architectures
             boxes = chips.boxes_of(rows)
-            of_boxes = [self.order.bounds(box)[part.option] for box in boxes.tolist()]
+            of_boxes = [self.order.bounds(part.option, box) for box in boxes.tolist()]
             counted = np.stack(of_boxes, axis=1) == 0.0
             infeasible += int(((own == 0.0) & ~counted).sum())
             area_mm2 = (chips.areas_mm2(rows) * SMALLEST).tolist()

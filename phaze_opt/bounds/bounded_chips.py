@@ -10,6 +10,7 @@ import numpy as np
 from phaze_opt.arrays import FloatArray, IntArray
 from phaze_opt.bounds.space_chips import SpaceChips
 from phaze_opt.estimator.chips import Chips
+from phaze_opt.passes.least_units import UnitsOfChips
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,6 +31,8 @@ class BoundedChips:
         First and last row (exclusive) of the chips of the space that each stands for.
     rooflines
         Whether each chip stands for a box: all chips with its peak rates, of their least area.
+    units
+        Of boxes that are to be bounded by their cores too; ``None`` otherwise.
     """
 
     architectures: Chips
@@ -38,6 +41,7 @@ class BoundedChips:
     space: SpaceChips
     runs: IntArray
     rooflines: bool = False
+    units: UnitsOfChips | None = None
 
     @classmethod
     def of(cls, chips: SpaceChips, rows: IntArray) -> Self:
@@ -47,12 +51,14 @@ class BoundedChips:
         return cls(architectures, hbm_bytes, chips.areas_mm2(rows), chips, runs)
 
     @classmethod
-    def boxes(cls, chips: SpaceChips) -> Self:
-        """Return the boxes of a space, each by a chip with its rates."""
-        runs = np.stack([chips.first[:-1], chips.first[1:]], axis=1)
-        boxes = np.arange(len(runs))
+    def boxes(cls, chips: SpaceChips, boxes: IntArray | None = None) -> Self:
+        """Return boxes of a space, by default all, each by a chip with its rates."""
+        if boxes is None:
+            boxes = np.arange(len(chips.table.chips))
+        runs = np.stack([chips.first[boxes], chips.first[boxes + 1]], axis=1)
         architectures, hbm_bytes = chips.of_boxes(boxes), chips.hbm_bytes_of_boxes(boxes)
-        return cls(architectures, hbm_bytes, chips.table.least_mm2, chips, runs, rooflines=True)
+        least_mm2 = chips.table.least_mm2[boxes]
+        return cls(architectures, hbm_bytes, least_mm2, chips, runs, rooflines=True)
 
     def some(self, which: IntArray) -> BoundedChips:
         """Return the chips of some indices."""
@@ -62,6 +68,7 @@ class BoundedChips:
             hbm_bytes=self.hbm_bytes[:, which],
             area_mm2=self.area_mm2[which],
             runs=self.runs[which],
+            units=None if self.units is None else self.units.some(which),
         )
 
     def least(self, by_kind: FloatArray) -> FloatArray:

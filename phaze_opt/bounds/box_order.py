@@ -3,21 +3,28 @@
 Few boxes are all bounded at once. Of many, regions are bounded first (`box_tree`), and the best of
 them are halved until a box stands before all that is left, so that boxes far from the best are
 never bounded one by one. The order of the boxes is the same either way.
+
+A box of a large space that stands before all that is left is bounded once more, by its cores
+(`core_units`), before its chips are bounded one by one.
 """
 
 from __future__ import annotations
 
 import bisect
 import heapq
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 
-from phaze_opt.arrays import FloatArray
+from phaze_opt.arrays import FloatArray, IntArray
+from phaze_opt.bounds.bounded_chips import BoundedChips
 from phaze_opt.bounds.bounding import bounds_of, bounds_of_boxes
 from phaze_opt.bounds.box_tree import BoxTree, Region
+from phaze_opt.bounds.core_units import CoreUnits, core_units
+from phaze_opt.bounds.fitting_tiles import where_tiles_fit
 from phaze_opt.bounds.point_grid import PointGrid
 from phaze_opt.bounds.space_chips import SpaceChips
 from phaze_opt.bounds.study_bounds import StudyBounds
@@ -29,6 +36,9 @@ MOST_AT_ONCE = 2**15
 
 HALVED = 256
 """Number of regions that are halved at a time."""
+
+BOUNDED_AGAIN = 512
+"""Number of cells that are bounded by their cores at a time."""
 
 SMALLEST = 1.0 - 1e-12
 """The areas of many chips at once may differ from the area of a single chip in the last bits."""
@@ -85,13 +95,18 @@ class BoxOrder:
 
     Parameters
     ----------
-    grid, study_bounds, store
+    grid, study_bounds, store, in_haste
         See `phaze_opt.bounds.best_first.BestFirst`.
     """
 
     def __init__(
-        self, grid: PointGrid, study_bounds: StudyBounds, store: BoundStore | None
+        self,
+        grid: PointGrid,
+        study_bounds: StudyBounds,
+        store: BoundStore | None,
+        in_haste: Callable[[], bool] = lambda: False,
     ) -> None:
+        self._in_haste = in_haste
         self._grid = grid
         self._study_bounds = study_bounds
         self._alone: dict[int, BoundedRegion] = {}
@@ -101,30 +116,66 @@ class BoxOrder:
         self._infeasible: list[int] = []
         self._infeasible_now = 0
         self._regions: list[tuple[Head, tuple[int, ...], BoundedRegion]] = []
+        self._again: dict[tuple[int, int], FloatArray] = {}
         self.tree = BoxTree(grid.chips)
         at_once = are_bounded_at_once(grid.chips, study_bounds)
+        # Small boxes take no longer to be bounded chip by chip.
+        self._core_units = None if at_once else core_units(grid.chips)
         regions = self.tree.roots(alone=at_once)
         if at_once:
             self._add(regions, bounds_of_boxes(grid, study_bounds, store))
         else:
             self._bound(regions)
 
-    def bounds(self, box: int) -> FloatArray:
-        """Return the bounds of the box of a cell: (options, sizes)."""
-        return self._alone[box].bounds
+    def bounds(self, option: int, box: int) -> FloatArray:
+        """Return the bounds of a cell: (sizes,)."""
+        bounds: FloatArray = self._alone[box].bounds[option]
+        return self._again.get((option, box), bounds)
+
+    def looked_at(self, cells: int) -> set[tuple[int, int]]:
+        """Return option and box of the first cells, and of those that were bounded again."""
+        first = {(cell.option, cell.box) for cell in self._cells[:cells]}
+        return first.union(self._again)
 
     def cell(self, number: int) -> Cell | None:
-        """Return a cell by its place in the order, from 0; ``None`` after the last."""
+        """Return a cell by its place in the order, from 0; ``None`` after the last.
+
+        In haste, ``None`` as soon as more would have to be bounded to know the next; but if there
+        is no cell before it, the best of those that are known.
+        """
         while len(self._infeasible) <= number:
             place = len(self._infeasible)
-            while self._regions and not (
-                place < len(self._cells) and self._cells[place].head < self._regions[0][0]
-            ):
-                self._halve()
-            if place == len(self._cells):
+            cell = self._cells[place] if place < len(self._cells) else None
+            if self._regions and (cell is None or cell.head >= self._regions[0][0]):
+                more = self._halve
+            elif cell is None:
                 return None
-            self._infeasible.append(self._infeasible_now)
+            elif self._core_units is not None and (cell.option, cell.box) not in self._again:
+                more = partial(self._bound_again, self._core_units)
+            else:
+                self._infeasible.append(self._infeasible_now)
+                continue
+            if not self._in_haste():
+                more()
+            elif number > 0 or not self._known_cell_comes_next():
+                return None
         return self._cells[number]
+
+    def _known_cell_comes_next(self) -> bool:
+        """Let the best of the cells come next that need not be bounded again, if there is one."""
+        place = len(self._infeasible)
+        for known, cell in enumerate(self._cells[place:], start=place):
+            if self._core_units is None or (cell.option, cell.box) in self._again:
+                self._cells.insert(place, self._cells.pop(known))
+                self._infeasible.append(self._infeasible_now)
+                return True
+        return False
+
+    def least_head(self, number: int) -> Head | None:
+        """Bound the heads of a cell and all later ones; ``None`` if there are none."""
+        heads = [cell.head for cell in self._cells[number : number + 1]]
+        heads += [head for head, _, _ in self._regions[:1]]
+        return min(heads, default=None)
 
     def waiting_before(self, head: Head) -> int:
         """Count the architectures of known cells that wait, and come no later than a head."""
@@ -150,6 +201,51 @@ class BoxOrder:
         self._infeasible_now -= sum(bounded.infeasible for _, _, bounded in due)
         self._bound([half for _, _, old in due for half in self.tree.halves(old.region)])
 
+    def _bound_again(self, units: CoreUnits) -> None:
+        """Bound the next cells by their cores."""
+        known = len(self._infeasible)
+        due = [cell for cell in self._cells[known:] if (cell.option, cell.box) not in self._again]
+        due = due[:BOUNDED_AGAIN]
+        chips = self._grid.chips
+        again = {(cell.option, cell.box): cell.head for cell in due}
+        left = [cell for cell in self._cells[known:] if (cell.option, cell.box) not in again]
+        for option in sorted({cell.option for cell in due}):
+            boxes = np.array(sorted(box for own, box in again if own == option), dtype=np.int64)
+            bounded = replace(BoundedChips.boxes(chips, boxes), units=units.of(boxes))
+            none = np.zeros((len(chips.hbm_sizes), 1))
+
+            def bound(
+                which: IntArray, option: int = option, bounded: BoundedChips = bounded
+            ) -> FloatArray:
+                return bounds_of(self._grid, self._study_bounds, option, bounded.some(which))
+
+            values = rounded_up(where_tiles_fit(bound, np.arange(len(boxes)), none))
+            sizes = bounded.hbm_bytes.T.tolist()
+            for place, box in enumerate(boxes.tolist()):
+                before = self._alone[box].bounds[option]
+                own = np.minimum(before, values[:, place])
+                self._again[option, box] = own
+                newly = int(((own == 0.0) & (before > 0.0)).sum())
+                self._infeasible_now += newly * self._alone[box].chips
+                area_mm2 = self._alone[box].least_mm2 * SMALLEST
+                head = self._least_head(own.tolist(), sizes[place], area_mm2)
+                if head is not None:
+                    # Its bound may be the better one by rounding.
+                    left.append(Cell(max(head, again[option, box]), option, box))
+        self._cells[known:] = sorted(left)
+
+    def _least_head(
+        self, bounds: Sequence[float], sizes: Sequence[int], area_mm2: float
+    ) -> Head | None:
+        """Return the least head over the sizes of the HBM; ``None`` if none is feasible."""
+        maximise = self._study_bounds.bounded.maximise
+        heads = (
+            head_of(bound, size, area_mm2, maximise)
+            for bound, size in zip(bounds, sizes, strict=True)
+            if bound > 0.0
+        )
+        return min(heads, default=None)
+
     def _bound(self, regions: Sequence[Region]) -> None:
         """Bound regions, and add them."""
         corners = self.tree.corners(regions)
@@ -159,7 +255,6 @@ class BoxOrder:
 
     def _add(self, regions: Sequence[Region], bounds: FloatArray) -> None:
         """Add regions with their bounds: (options, sizes, regions)."""
-        maximise = self._study_bounds.bounded.maximise
         firsts = np.array([region.boxes[0] for region in regions], dtype=np.int64)
         hbm_bytes = self._grid.chips.hbm_bytes_of_boxes(firsts).T.tolist()
         zeros = (bounds == 0.0).sum(axis=(0, 1)).tolist()
@@ -169,15 +264,11 @@ class BoxOrder:
             chips, least_mm2 = self.tree.chips_of(region), self.tree.least_mm2(region)
             bounded = BoundedRegion(region, own, chips, least_mm2, none * chips)
             self._infeasible_now += bounded.infeasible
-            area_mm2, heads = bounded.least_mm2 * SMALLEST, []
+            area_mm2, heads = least_mm2 * SMALLEST, []
             for option, of_sizes in enumerate(own.tolist()):
-                of_option = [
-                    head_of(bound, size, area_mm2, maximise)
-                    for bound, size in zip(of_sizes, sizes, strict=True)
-                    if bound > 0.0
-                ]
-                if of_option:
-                    heads.append((min(of_option), option))
+                head = self._least_head(of_sizes, sizes, area_mm2)
+                if head is not None:
+                    heads.append((head, option))
             if (box := bounded.box) is not None:
                 self._alone[box] = bounded
                 cells += [Cell(head, option, box) for head, option in heads]

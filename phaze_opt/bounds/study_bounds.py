@@ -415,6 +415,7 @@ class StudyBounds:
                 training,
                 rooflines=chips.rooflines,
                 lane_rate=self.study.lane_rate,
+                units=chips.units,
             )
             if len(self._known) > _KEPT:
                 self._known.popitem(last=False)

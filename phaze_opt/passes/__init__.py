@@ -7,7 +7,8 @@ chips at once (`PassEstimates`, arrays of chips × operators), collectives besid
 passes of every layer to the `LayerCost` that a placement takes (`layer_cost`), which is bare of
 seconds in `bare_layers`, and none of which is shorter than its `launches` by the host.
 
-Bounds stand beside the costs: `least_seconds` of passes on tens of thousands of chips,
+Bounds stand beside the costs: `least_seconds` of passes on tens of thousands of chips, or of boxes
+of them by their peak rates and, more closely, by their cores (`least_units`),
 `least_energy` of a batch; `handled` lists the options that they know.
 
 Where each formula is:

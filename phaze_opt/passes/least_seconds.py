@@ -41,6 +41,7 @@ from phaze_opt.passes.graphs import AGAIN, as_estimated, default_fusion, fuse_on
 from phaze_opt.passes.handled import check_handled
 from phaze_opt.passes.launches import host_s
 from phaze_opt.passes.layer_cost import LeastLayers
+from phaze_opt.passes.least_units import UnitsOfChips, least_of_units
 from phaze_opt.passes.problem import bandwidth_shares, pass_shapes
 from phaze_opt.scheduling.least_makespan import (
     OperatorColumns,
@@ -65,6 +66,7 @@ def least_layers(
     *,
     rooflines: bool = False,
     lane_rate: float = 1.0,
+    units: UnitsOfChips | None = None,
 ) -> LeastLayers:
     """Bound the passes of every distinct layer from below.
 
@@ -87,6 +89,9 @@ def least_layers(
     lane_rate
         Rate of the vector lanes relative to the accelerator's; see
         `phaze_opt.passes.estimates.Chip`.
+    units
+        With ``rooflines``, the cores of the chips that each stands for, which bound them more
+        closely; ``None`` for peak rates alone.
 
     Returns
     -------
@@ -109,7 +114,7 @@ def least_layers(
             "The accelerators to bound have both values of concurrent_operators, but all must run "
             "operators side by side, or none."
         )
-    run = _Run(cluster, training, variant.tensor_parallel, lane_rate)
+    run = _Run(cluster, training, variant.tensor_parallel, lane_rate, units)
     bound = _roofline_passes if rooflines else _least_passes
     return _layers(variant, chips, fusion or default_fusion(chips[0]), run, bound)
 
@@ -177,6 +182,7 @@ class _Run(NamedTuple):
     training: Training
     tensor_parallel: int
     lane_rate: float
+    units: UnitsOfChips | None = None
 
     @property
     def chunked(self) -> int:
@@ -255,22 +261,28 @@ def _roofline_passes(graphs: tuple[OperatorGraph, ...], chips: Chips, run: _Run)
             core_share = chips.column("calibration.collective_core_share")
             link_s = mode.link_s * (core_share + (1.0 - core_share) / run.chunked)
             mode = mode.with_seconds(link_s=link_s)
-        passes.append(_roofline_pass(graph, mode, chips, run.training.residency))
+        passes.append(_roofline_pass(graph, mode, chips, run))
     return np.stack(passes)
 
 
-def _roofline_pass(
-    graph: OperatorGraph, mode: ModeSeconds, chips: Chips, residency: bool
-) -> FloatArray:
-    """Bound one pass by the peak rates of every chip; as `_least_pass`."""
-    if not chips[0].concurrent_operators:
-        return _least_in_turn(mode, chips, cached_bytes(graph, chips) if residency else None)
-    edges = tuple((source, destination) for source, destination, _ in graph.edges)
+def _roofline_pass(graph: OperatorGraph, mode: ModeSeconds, chips: Chips, run: _Run) -> FloatArray:
+    """Bound one pass by the peak rates of every chip, and its cores; as `_least_pass`."""
+    residency, in_turn, latency_s = run.training.residency, mode, mode.latency_s
     busy_s = [mode.tc_s, mode.vc_s, mode.hbm_s, mode.glb_s, mode.link_s]
-    least_s = roofline_makespan(edges, mode.latency_s, busy_s)
+    if run.units is not None:
+        of_units = least_of_units(graph, run.units, run.cluster, run.tensor_parallel, run.lane_rate)
+        in_turn = mode.with_seconds(tc_s=np.maximum(mode.tc_s, of_units.all_cores_s))
+        latency_s = np.maximum(latency_s, of_units.fastest_s + mode.overhead_s)
+        tc_s, vc_s, hbm_s, glb_s, link_s = busy_s
+        tc_s, vc_s = np.maximum(tc_s, of_units.tc_s), np.maximum(vc_s, of_units.vc_s)
+        busy_s = [tc_s, vc_s, hbm_s, np.maximum(glb_s, of_units.glb_s), link_s]
+    if not chips[0].concurrent_operators:
+        return _least_in_turn(in_turn, chips, cached_bytes(graph, chips) if residency else None)
+    edges = tuple((source, destination) for source, destination, _ in graph.edges)
+    least_s = roofline_makespan(edges, latency_s, busy_s)
     if residency:
         kept = most_kept_accesses_bytes(graph, chips)
-        least_s = np.minimum(least_s, _least_in_turn(mode, chips, kept))
+        least_s = np.minimum(least_s, _least_in_turn(in_turn, chips, kept))
     return least_s
 
 

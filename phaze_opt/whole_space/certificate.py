@@ -219,11 +219,12 @@ def _boxes(order: BestFirst, opened_points: int) -> list[CertifiedBox]:
     batches = 0
     while order.rows_of(batches) * grid.shape[1] < opened_points:
         batches += 1
-    opened: dict[int | None, list[int]] = {}
-    for cell in order.cells_of(batches):
-        opened.setdefault(cell.box, []).append(cell.option)
+    cells = len(order.cells_of(batches))
     # The next cell comes after the top; all regions come after it.
-    boxes.cell(len(order.cells_of(batches)))
+    boxes.cell(cells)
+    opened: dict[int | None, list[int]] = {}
+    for option, box in sorted(boxes.looked_at(cells)):
+        opened.setdefault(box, []).append(option)
     return [
         CertifiedBox(
             boxes.tree.corner(bounded.region),

@@ -5,15 +5,18 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from phaze_opt.bounds import box_order
 from phaze_opt.bounds.best_first import BestFirst
+from phaze_opt.bounds.bounded_chips import BoundedChips
 from phaze_opt.bounds.bounding import bounds_of
 from phaze_opt.bounds.box_order import BoxOrder
 from phaze_opt.bounds.box_tree import BoxTree, Region
+from phaze_opt.bounds.core_units import core_units
 from phaze_opt.spec.space import Space
 from phaze_opt.spec.study_spec import AreaSpec, StudySpec
 from phaze_opt.study.study import create_study
@@ -103,9 +106,9 @@ def test_no_box_is_better_than_its_region(engines: dict[str, Engine], data: st.D
     (of_region,) = bounds_of(engine.grid, engine.rule, option, tree.corners([region])).T
     flat = BestFirst(engine.grid, engine.rule).order
     for box in region.boxes.tolist():
-        assert (flat.bounds(box)[option] <= box_order.rounded_up(of_region)).all()
+        assert (flat.bounds(option, box) <= box_order.rounded_up(of_region)).all()
         if len(region.boxes) == 1:
-            assert (flat.bounds(box)[option] == box_order.rounded_up(of_region)).all()
+            assert (flat.bounds(option, box) == box_order.rounded_up(of_region)).all()
 
 
 @pytest.mark.parametrize("name", [*HALVING, *WIDE_SPACES])
@@ -126,6 +129,7 @@ def test_the_order_does_not_depend_on_halving(
 
     flat = cells(order())
     monkeypatch.setattr(box_order, "MOST_AT_ONCE", 0)
+    monkeypatch.setattr(box_order, "core_units", lambda chips: None)
     for halved in (1, 7, 1000):
         monkeypatch.setattr(box_order, "HALVED", halved)
         assert cells(order()) == flat
@@ -135,6 +139,35 @@ def test_the_order_does_not_depend_on_halving(
     assert known == len(engine.grid.chips.table.chips)
     # What is known to be infeasible early is part of what is known in the end.
     assert lazy.infeasible(0) <= order().infeasible(len(flat))
+
+
+@settings(max_examples=30, deadline=None)
+@given(data=st.data())
+def test_no_chip_is_better_than_the_cores_of_its_box(
+    engines: dict[str, Engine], data: st.DataObject
+) -> None:
+    """Bounds by the cores lie between those of the chips and those of the peak rates."""
+    engine = engines[data.draw(st.sampled_from([*HALVING, *WIDE_SPACES]))]
+    grid, chips = engine.grid, engine.grid.chips
+    boxes = np.array([data.draw(st.integers(0, len(chips.table.chips) - 1))])
+    option = data.draw(st.integers(0, len(grid.options) - 1))
+    units = core_units(chips)
+    assert units is not None
+    box = BoundedChips.boxes(chips, boxes)
+    (loose,) = bounds_of(grid, engine.rule, option, box).T
+    (close,) = bounds_of(grid, engine.rule, option, replace(box, units=units.of(boxes))).T
+    rows = np.arange(*chips.first[boxes[0] : boxes[0] + 2])
+    of_chips = bounds_of(grid, engine.rule, option, BoundedChips.of(chips, rows))
+    assert (of_chips.max(axis=1) <= close * (1.0 + 1e-12)).all()
+    assert (close <= loose * (1.0 + 1e-12)).all()
+
+
+def test_a_searched_bandwidth_of_the_global_buffer_leaves_peak_rates_alone(tmp_path: Path) -> None:
+    """The tiles of products follow from it, so that cores alone do not tell the time."""
+    space = Space("tpuv4-lanes", num_tc=[2, 4], glb_bytes_per_cycle=[2048, 4096])
+    spec = StudySpec("b", "bert-large", space=space, area=AreaSpec(model="chip"), **RUN)
+    study = create_study(spec, f"sqlite:///{tmp_path / 'a.db'}")
+    assert core_units(engine_of(study).grid.chips) is None
 
 
 def test_a_halved_space_is_certified(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

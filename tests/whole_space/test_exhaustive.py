@@ -251,7 +251,7 @@ def test_bounds_are_above_the_truth(prepared: dict[str, Study], data: st.DataObj
     point = grid.point(option, size, row)
     bounds = bounds_of(grid, engine.rule, option, BoundedChips.of(chips, np.array([row])))
     (box,) = chips.boxes_of(np.array([row])).tolist()
-    rooflines = BestFirst(grid, engine.rule).order.bounds(box)[option]
+    rooflines = BestFirst(grid, engine.rule).order.bounds(option, box)
     assert (bounds[:, 0] <= rooflines * (1 + 1e-12)).all()
     metrics = engine.objective(point)
     if metrics.feasible:

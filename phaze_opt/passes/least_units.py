@@ -1,0 +1,191 @@
+"""Least seconds of operators on units of cores: all combinations of cores with one peak rate.
+
+Rooflines know nothing of a chip but its peak rates. How well a product fits the arrays, and how
+much its tiles load the global buffer, depends on the tensor cores alone, and how well vectors fill
+the lanes on the vector cores alone. So a few thousand combinations of cores, each estimated once
+beside ideal other cores and memories, bound every operator on millions of chips.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+
+from phaze_opt.arrays import FloatArray, IntArray
+from phaze_opt.estimator.chips import Chips
+from phaze_opt.estimator.estimate import ModeSeconds
+from phaze_opt.estimator.least_seconds import LeastSeconds, least_seconds
+from phaze_opt.network.cluster import Cluster
+from phaze_opt.workload.graph import OperatorGraph
+
+_KEPT = 64
+"""Bounds of graphs that are kept."""
+
+
+@dataclass(frozen=True, eq=False)
+class Units:
+    """Units of cores of one type.
+
+    Attributes
+    ----------
+    chips
+        One per combination, unit by unit; all else on them is ideal.
+    first : (units,)
+        The first of every unit.
+    """
+
+    chips: Chips
+    first: IntArray
+
+    def least(self, seconds: FloatArray) -> FloatArray:
+        """Return the least of every unit: (units, operators) of (combinations, operators)."""
+        return np.minimum.reduceat(seconds, self.first, axis=0)
+
+
+@dataclass(frozen=True, eq=False)
+class UnitsOfChips:
+    """The units of cores that boxes of chips are made of.
+
+    Attributes
+    ----------
+    tensor_cores, vector_cores
+        All units.
+    of_tensor_cores, of_vector_cores : (chips,)
+        Those of each box.
+    """
+
+    tensor_cores: Units
+    vector_cores: Units
+    of_tensor_cores: IntArray
+    of_vector_cores: IntArray
+
+    def some(self, which: IntArray) -> UnitsOfChips:
+        """Return those of some boxes."""
+        return replace(
+            self,
+            of_tensor_cores=self.of_tensor_cores[which],
+            of_vector_cores=self.of_vector_cores[which],
+        )
+
+
+class _Seconds(NamedTuple):
+    """Least seconds of cores, each of shape (units, operators).
+
+    Attributes
+    ----------
+    fastest_s
+        In the faster mode; of tensor cores with the global buffer, whose tiles follow from them.
+    cores_s
+        For which an operator takes all cores.
+    all_cores_s
+        On all cores.
+    glb_s
+        For which an operator takes all of the global buffer.
+    """
+
+    fastest_s: FloatArray
+    cores_s: FloatArray
+    all_cores_s: FloatArray
+    glb_s: FloatArray
+
+
+class LeastOfUnits(NamedTuple):
+    """Least seconds of the operators of a graph on some boxes of chips: (chips, operators) each.
+
+    Attributes
+    ----------
+    fastest_s
+        In the faster mode, without the constant per operator.
+    all_cores_s
+        On all cores, without that constant.
+    tc_s, vc_s, glb_s
+        For which an operator takes all tensor cores, all vector cores, all of the global buffer.
+    """
+
+    fastest_s: FloatArray
+    all_cores_s: FloatArray
+    tc_s: FloatArray
+    vc_s: FloatArray
+    glb_s: FloatArray
+
+
+def least_of_units(
+    graph: OperatorGraph,
+    units: UnitsOfChips,
+    cluster: Cluster,
+    tensor_parallel: int,
+    lane_rate: float,
+) -> LeastOfUnits:
+    """Bound every operator from below on boxes of chips.
+
+    Parameters
+    ----------
+    graph, cluster, tensor_parallel
+        As for `phaze_opt.estimator.estimate.estimate_table`.
+    units
+        Of the boxes.
+    lane_rate
+        As in `phaze_opt.passes.least_seconds.least_layers`.
+
+    Raises
+    ------
+    NoTileFitsError
+        If no tile of a product fits one of the combinations.
+    """
+    arrays = _on_tensor_cores(graph, units.tensor_cores, cluster, tensor_parallel)
+    lanes = _on_vector_cores(graph, units.vector_cores, cluster, tensor_parallel)
+    of_arrays, of_lanes = units.of_tensor_cores, units.of_vector_cores
+    return LeastOfUnits(
+        np.maximum(arrays.fastest_s[of_arrays], lanes.fastest_s[of_lanes] / lane_rate),
+        np.maximum(arrays.all_cores_s[of_arrays], lanes.all_cores_s[of_lanes] / lane_rate),
+        arrays.cores_s[of_arrays],
+        lanes.cores_s[of_lanes] / lane_rate,
+        arrays.glb_s[of_arrays],
+    )
+
+
+@lru_cache(maxsize=_KEPT)
+def _on_tensor_cores(
+    graph: OperatorGraph, units: Units, cluster: Cluster, tensor_parallel: int
+) -> _Seconds:
+    """Return the least seconds of arrays and of the global buffer."""
+
+    def busy(mode: ModeSeconds) -> FloatArray:
+        return np.maximum(mode.tc_s, mode.glb_s)
+
+    parts = list(least_seconds(graph, units.chips, cluster, tensor_parallel))
+    one_core_s, all_cores_s = (
+        np.concatenate([busy(mode) for mode in modes]) for modes in _modes(parts)
+    )
+    glb_s = np.concatenate([part.one_core.glb_s for part in parts])
+    return _Seconds(
+        units.least(np.minimum(one_core_s, all_cores_s)),
+        units.least(np.minimum(one_core_s / units.chips.column("num_tc"), all_cores_s)),
+        units.least(all_cores_s),
+        units.least(np.minimum(glb_s, all_cores_s)),
+    )
+
+
+@lru_cache(maxsize=_KEPT)
+def _on_vector_cores(
+    graph: OperatorGraph, units: Units, cluster: Cluster, tensor_parallel: int
+) -> _Seconds:
+    """Return the least seconds of lanes."""
+    parts = list(least_seconds(graph, units.chips, cluster, tensor_parallel))
+    one_core_s, all_cores_s = (
+        np.concatenate([mode.vc_s for mode in modes]) for modes in _modes(parts)
+    )
+    return _Seconds(
+        units.least(np.minimum(one_core_s, all_cores_s)),
+        units.least(np.minimum(one_core_s / units.chips.column("num_vc"), all_cores_s)),
+        units.least(all_cores_s),
+        np.zeros((len(units.first), one_core_s.shape[1])),
+    )
+
+
+def _modes(parts: list[LeastSeconds]) -> tuple[list[ModeSeconds], list[ModeSeconds]]:
+    """Return both modes of all parts."""
+    return [part.one_core for part in parts], [part.all_cores for part in parts]
