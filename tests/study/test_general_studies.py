@@ -291,18 +291,27 @@ def test_trials_are_chosen_and_sorted(url: str) -> None:
     study = study_of(url, search=SearchSpec(sampler="random", trials=20, seed=3))
     study.run()
     trials = study.trials()
-    chosen = choose_trials(trials, where=["state=feasible", "num_tc>=4"], sort="-value", limit=3)
+    where = ["state=feasible", "num_tc>=4"]
+    chosen = list(choose_trials(study.each_trial, where=where, sort="-value", limit=3))
     points = [trial.point for trial in trials if trial.kind == "feasible"]
     expected = sum(1 for point in points if point is not None and int(point["num_tc"]) >= 4)
     assert len(chosen) == min(3, expected) > 0
     values = [trial.metrics.value for trial in chosen if trial.metrics is not None]
     assert values == sorted(values, reverse=True)
-    assert choose_trials(trials) == trials
+    assert list(choose_trials(study.each_trial)) == trials
+    every = list(choose_trials(study.each_trial, sort="-value"))
+    # Equal values stay in the order of their numbers.
+    by_value = sorted(trials, key=lambda trial: trial.metrics.value, reverse=True)  # type: ignore[union-attr]
+    assert every == by_value and list(study.each_trial([3, 1])) == [trials[3], trials[1]]
+    assert list(choose_trials(study.each_trial, where=where)) == sorted(
+        (trial for trial in every if trial.kind == "feasible" and trial.point["num_tc"] >= 4),  # type: ignore
+        key=lambda trial: trial.number,
+    )
     frame = study.to_pandas()
     assert list(frame["number"]) == [trial.number for trial in trials]
     for where, sentence in ((["num_tc~3"], "cannot be read"), (["num_tcs=3"], "'num_tc'")):
         with pytest.raises(InputError, match=sentence):
-            choose_trials(trials, where=where)
+            list(choose_trials(study.each_trial, where=where))
 
 
 def test_without_pandas_a_sentence_says_so(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
