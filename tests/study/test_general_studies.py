@@ -17,6 +17,7 @@ from phaze_opt.spec.constraints import run_violation
 from phaze_opt.spec.space import DesignPoint, Space, all_points, params_of
 from phaze_opt.spec.study_spec import AreaSpec, ConstraintSpec, SearchSpec, StudySpec, WorkloadSpec
 from phaze_opt.store.caches import EvaluationCache, ScheduleCache
+from phaze_opt.store.stored_study import StoredStudy
 from phaze_opt.study.best_design import best_to_json_dict
 from phaze_opt.study.difference import compare_studies
 from phaze_opt.study.objective import Objective
@@ -312,6 +313,25 @@ def test_trials_are_chosen_and_sorted(url: str) -> None:
     for where, sentence in ((["num_tc~3"], "cannot be read"), (["num_tcs=3"], "'num_tc'")):
         with pytest.raises(InputError, match=sentence):
             list(choose_trials(study.each_trial, where=where))
+
+
+def test_trials_are_read_some_at_a_time(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who needs the first ones reads no others."""
+    study = study_of(url, search=SearchSpec(sampler="random", trials=8, seed=3))
+    study.run()
+    monkeypatch.setattr("phaze_opt.store.stored_study._AT_ONCE", 3)
+    parts = []
+    read = StoredStudy.some_trials
+
+    def some_trials(self: StoredStudy, *conditions: Any) -> Any:
+        parts.append(len(trials := read(self, *conditions)))
+        return trials
+
+    monkeypatch.setattr(StoredStudy, "some_trials", some_trials)
+    first, second = choose_trials(study.each_trial, limit=2)
+    assert (first.number, second.number, parts) == (0, 1, [3])
+    assert [trial.number for trial in study.each_trial()] == list(range(8))
+    assert parts == [3, 3, 3, 2]
 
 
 def test_without_pandas_a_sentence_says_so(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
