@@ -27,7 +27,7 @@ import socket
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import ColumnElement, and_, func, insert, or_, select, update
+from sqlalchemy import ColumnElement, and_, func, insert, select, update
 from sqlalchemy.orm import Session
 
 from phaze_opt.code_hash import code_hash
@@ -386,12 +386,13 @@ class TicketOffice:
         row = min(filter(None, rows), key=lambda row: row.k, default=None)
         if row is None:
             return None
-        # All tickets but the failed and the free ones are taken.
-        most = self._made(session) - self._count(session, "failed") - 1
-        if most >= total:
-            taken = or_(_STATE == "done", and_(_STATE == "held", ~_EXPIRED))
-            most = session.scalar(select(func.count()).where(self._mine, taken)) or 0
-        return row if most < total else None
+        # All tickets are taken but the failed, the open and the lost ones, of which there is one.
+        taken = self._made(session) - self._count(session, "failed")
+        if taken - 1 >= total:
+            lost = select(func.count()).where(self._mine, _STATE == "held", _EXPIRED)
+            taken -= self._count(session, "open") + (session.scalar(lost) or 0)
+            return row if taken < total else None
+        return row
 
     def _made(self, session: Session) -> int:
         """Return the number of tickets, which are numbered from 0."""
