@@ -18,6 +18,7 @@ from .output import (
     StorageOption,
     check_outputs,
     print_json,
+    print_json_rows,
     print_table,
     say,
     warn_of_power,
@@ -267,13 +268,14 @@ def trials(
     from phaze_opt.study.trials import trial_to_json_dict
 
     study = open_study(name, storage)
-    records = choose_trials(study.trials(), where=where or (), sort=sort, limit=limit)
+    chosen = choose_trials(study.each_trial, where=where or (), sort=sort, limit=limit)
     if as_json:
-        print_json([trial_to_json_dict(record) for record in records])
+        print_json_rows(map(trial_to_json_dict, chosen))
         return
-    from phaze_opt.report.studies import trials_table
+    from phaze_opt.report.studies import trials_tables
 
-    print_table(trials_table(study.resolved.spec, records))
+    for table in trials_tables(study.resolved.spec, chosen):
+        print_table(table)
 
 
 @app.command()

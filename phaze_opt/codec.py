@@ -300,6 +300,8 @@ def _checked(plain: Any, kind: inspect.Type, what: str, place: str) -> Any:
     place
         Key under which ``plain`` stands in the document.
     """
+    if plain is None or isinstance(plain, float | bool):  # most of what is read; all is checked
+        return plain
     if isinstance(kind, inspect.UnionType):
         for member in kind.types:  # at most one of them is a string, and one a dict
             plain = _checked(plain, member, what, place)

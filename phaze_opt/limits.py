@@ -3,11 +3,11 @@
 Larger numbers are typing errors: no machine has so many devices, and sums of their products would
 leave 64 bits. Where a switch is the outermost level, whatever is inside, time and memory grow with
 the square root of the global batch and hardly with the number of devices. On tori without a switch,
-with ZeRO and with interleaving they grow in proportion to the number of replicas that both allow;
-with the number of layers they grow by its square. A chain of so many layers that this would be too
-much, without ZeRO and interleaving, is merged into fewer (`phaze_opt.placement.deep`), and grows in
-proportion. What else may take more memory than `MOST_PLACEMENT_BYTES` is refused before any of it
-is taken (`phaze_opt.placement.size`).
+with ZeRO 2 and 3 and with interleaving they grow in proportion to the number of replicas that both
+allow; with the number of layers they grow by its square. A chain of so many layers that this would
+be too much, without ZeRO and interleaving, is split without tables of its stages
+(`phaze_opt.placement.deep`), and grows in proportion. What else may take more memory than
+`MOST_PLACEMENT_BYTES` is refused before any of it is taken (`phaze_opt.placement.size`).
 """
 
 from __future__ import annotations

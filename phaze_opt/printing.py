@@ -31,6 +31,8 @@ def printable(text: str) -> str:
 
 def printable_json(document: str) -> str:
     """Write control characters of a JSON document, its line ends aside, as JSON escapes."""
+    if document.replace("\n", "").isprintable():
+        return document
     return "".join(
         letter if letter.isprintable() or letter == "\n" else json.dumps(letter)[1:-1]
         for letter in document

@@ -13,11 +13,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from phaze_opt.arrays import FloatArray, IntArray
+from phaze_opt.arrays import BoolArray, FloatArray, IntArray
 from phaze_opt.estimator.chips import chip_column
 from phaze_opt.estimator.gemm_traffic import RESIDENT_SHARE, fill_reads
 from phaze_opt.estimator.operator_table import OperatorTable, operator_table
@@ -61,33 +61,90 @@ class WorkingSets:
 
 def working_sets(graph: OperatorGraph, accelerator: Accelerator) -> WorkingSets:
     """Return what every operator needs in the global buffer, at every level."""
-    table = operator_table(graph)
-    blocked = np.flatnonzero(table.gemm_blocked)
-    products = product_levels(table.gemms[blocked].tobytes(), float(accelerator.glb_bytes))
+    table, streams = operator_table(graph), _streams(graph)
+    products = _products(graph, float(accelerator.glb_bytes))
     parts = _parts_of_vector_cores(accelerator)
-    levels = max([len(parts), *(len(product.working_bytes) for product in products)])
+    own = products.levels.working_bytes.shape[1]
+    levels = max(len(parts), own)
     staged = staged_bytes(graph, [accelerator])[0]
     working = np.repeat(staged[:, np.newaxis], levels, axis=1)
     reads = np.ones((len(staged), levels, 2))
     extra = np.zeros((len(staged), levels))
     factor = np.ones((len(staged), levels))
-    cuttable = [is_vector_work(operator) for operator in graph.operators]
-    if len(parts) > 1 and any(cuttable):
+    cuttable = streams.on_vector_cores
+    if len(parts) > 1 and streams.any_on_vector_cores:
         rooms = np.array(parts) * float(accelerator.l2_vc_bytes)
         less = np.minimum(staged[:, np.newaxis], rooms)
         cycles = _lane_cycles(table, np.array(parts) * accelerator.pe_vc)
         working[cuttable, : len(parts)] = less[cuttable]
         factor[cuttable, : len(parts)] = (cycles / np.maximum(cycles[:1], 1.0)).T[cuttable]
-    for owner, product in zip(table.gemm_owner[blocked].tolist(), products, strict=True):
-        own = len(product.working_bytes)
-        for values, of_product in (
-            (working, product.working_bytes),
-            (reads, product.operand_reads),
-            (extra, product.extra_bytes),
+    if len(products.owners):
+        for values, of_products in (
+            (working, products.levels.working_bytes),
+            (reads, products.levels.operand_reads),
+            (extra, products.levels.extra_bytes),
         ):
-            values[owner, :own] = of_product
-            values[owner, own:] = of_product[0]
+            values[products.owners, :own] = of_products
+            if own < levels:
+                values[products.owners, own:] = of_products[:, :1]
     return WorkingSets(np.ceil(working).astype(np.int64), reads, extra, factor)
+
+
+class _Streams(NamedTuple):
+    """Of the operators of a graph: the bytes that each moves once, and the cores that it runs on.
+
+    An operator with products runs on tensor cores, vector work alone on vector cores.
+    """
+
+    moved_bytes: FloatArray
+    on_tensor_cores: BoolArray
+    on_vector_cores: BoolArray
+    any_on_vector_cores: bool
+
+
+@lru_cache(maxsize=512)
+def _streams(graph: OperatorGraph) -> _Streams:
+    """Return what operators move and run on, cached."""
+    operators = graph.operators
+    moved = np.array(graph.moved_bytes, dtype=np.float64)
+    tensor = np.array([bool(operator.gemms) for operator in operators], dtype=np.bool_)
+    vector = np.array([is_vector_work(operator) for operator in operators], dtype=np.bool_)
+    return _Streams(moved, tensor, vector, bool(vector.any()))
+
+
+class _Products(NamedTuple):
+    """The levels of the blocked products of a graph, and the operators that have them.
+
+    A product with fewer levels than another repeats level 0.
+    """
+
+    owners: IntArray
+    levels: WorkingSets
+
+
+@lru_cache(maxsize=1024)
+def _products(graph: OperatorGraph, glb_bytes: float) -> _Products:
+    """Return the levels of the products of a graph, cached."""
+    table = operator_table(graph)
+    blocked = np.flatnonzero(table.gemm_blocked)
+    each = product_levels(table.gemms[blocked].tobytes(), glb_bytes)
+    most = max([len(levels.working_bytes) for levels in each], default=0)
+    takes = [
+        [level if level < len(levels.working_bytes) else 0 for level in range(most)]
+        for levels in each
+    ]
+    stacked = [
+        np.array(
+            [getattr(levels, name)[take] for levels, take in zip(each, takes, strict=True)]
+        ).reshape(len(each), most, *shape)
+        for name, shape in (
+            ("working_bytes", ()),
+            ("operand_reads", (2,)),
+            ("extra_bytes", ()),
+            ("lane_factor", ()),
+        )
+    ]
+    return _Products(table.gemm_owner[blocked], WorkingSets(*stacked))
 
 
 def is_vector_work(operator: Operator) -> bool:
@@ -174,17 +231,14 @@ def staged_bytes(graph: OperatorGraph, accelerators: Sequence[Accelerator]) -> F
     -------
     staged_bytes : (accelerators, operators)
     """
-    operators, moved = graph.operators, np.array(graph.moved_bytes, dtype=np.float64)
-    buffers = np.zeros((len(accelerators), len(operators)))
-    for used, kind in (
-        ([bool(operator.gemms) for operator in operators], "tc"),
-        ([is_vector_work(operator) for operator in operators], "vc"),
-    ):
+    streams = _streams(graph)
+    buffers = np.zeros((len(accelerators), len(graph.operators)))
+    for used, kind in ((streams.on_tensor_cores, "tc"), (streams.on_vector_cores, "vc")):
         size = chip_column(accelerators, f"num_{kind}") * chip_column(
             accelerators, f"l2_{kind}_bytes"
         )
-        buffers += size * np.array(used)
-    return np.minimum(moved, buffers)
+        buffers += size * used
+    return np.minimum(streams.moved_bytes, buffers)
 
 
 def least_staged_bytes(graph: OperatorGraph, accelerators: Sequence[Accelerator]) -> FloatArray:
@@ -199,8 +253,7 @@ def least_staged_bytes(graph: OperatorGraph, accelerators: Sequence[Accelerator]
     while (cut := _is_cut(cores, each)).any():
         cores = np.where(cut, np.ceil(cores / 2), cores)
     room = cores * each
-    cuttable = [is_vector_work(operator) for operator in graph.operators]
-    return np.where(cuttable, np.minimum(least, room), least)
+    return np.where(_streams(graph).on_vector_cores, np.minimum(least, room), least)
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ degree, a cluster, training options, the memory of a device) and gives a
   which begins with the numbers of stages that fit the memory (`fitting_stages`); `proof`: what is
   faster when it is replayed, or that nothing is, by `split_search` of single candidates with
   `split_bounds`; `interleaved`: several chunks per stage; `expert`: known degrees; `deep`: chains
-  of thousands of layers.
+  of thousands of layers, by what their stages can hold (`deep_stages`).
 - `closed_form`: the sums that those share, inlined into compiled loops.
 - `pipeline`: the event replay; `timing`: the time of a batch; `describe`: the answer in full.
 - `least`: lower bound of the time over all placements, for many accelerators at once; its tables

@@ -154,7 +154,7 @@ def _closed_form_answers(tensor_degrees: DegreesByBound) -> list[tuple[Candidate
                 break
             grid, work_s = grids[index], float(least[index].work_s[entry])
             known = _Least(work_s, float(bounds_s[index][entry]))
-            time_s, starts = _closed_form_answer(costs, grid.candidate(entry), known, limit_s)
+            time_s, starts = _closed_form_answer(costs, grid.bounding(entry), known, limit_s)
             if np.isfinite(time_s):
                 answers.append(_Answer(time_s, known, grid, entry, starts))
                 best_s = min(best_s, time_s)

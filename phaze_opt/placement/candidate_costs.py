@@ -44,7 +44,7 @@ from phaze_opt.placement.synchronisation import (
 )
 from phaze_opt.training import OPTIMIZERS
 
-_Key = tuple[int, int, int, Term, bool]
+_Key = tuple[int, int, int, int, Term, bool]
 
 Runs = EllipsisType | tuple[IntArray, IntArray]
 """Runs of layers, that is possible stages, by first and last + 1 layer; all of them by default."""
@@ -197,7 +197,7 @@ class CandidateCosts:
         """Return the costs of all stages of a candidate, communication of replicas aside."""
         if candidate not in self._stages_of:
             accumulates = self.microbatches(candidate.data) > 1
-            shards = self.shards(candidate.data)
+            shards = self.shards(candidate.shares)
             self._stages_of[candidate] = self._table(
                 candidate.tensor, self.message(candidate), shards, accumulates
             )
@@ -291,7 +291,7 @@ class CandidateCosts:
     def optimizer_s(self, candidate: Candidate, runs: Runs = ...) -> FloatArray:
         """Return the time of stages' optimizer steps, on what a replica keeps of them."""
         step_s = self.problem.step_s_per_parameter
-        shards = self.shards(candidate.data).optimizer
+        shards = self.shards(candidate.shares).optimizer
         return np.asarray(self.stages(candidate).held.parameters[runs] * (step_s / shards))
 
     def tail_s(self, candidate: Candidate, runs: Runs = ...) -> FloatArray:
@@ -344,6 +344,7 @@ class CandidateCosts:
         return (
             candidate.tensor,
             candidate.data,
+            candidate.shares,
             candidate.stride("data"),
             self.message(candidate),
             alone,
@@ -377,15 +378,26 @@ class CandidateCosts:
         """
         data, rows = grid.distinct_data
         if grid not in self._least_tails:
-            self._least_tails[grid] = self._least_tails_s(grid.tensor, grid.order, data)
+            shared = data.copy()
+            if grid.shares_out:
+                np.maximum.at(shared, rows, grid.most_data)
+            self._least_tails[grid] = self._least_tails_s(grid.tensor, grid.order, data, shared)
         return self._least_tails[grid], rows
 
-    def _least_tails_s(self, tensor: int, order: RankOrder, data: IntArray) -> FloatArray:
-        """Compute the same for one tensor degree and rank order."""
+    def _least_tails_s(
+        self, tensor: int, order: RankOrder, data: IntArray, shared: IntArray
+    ) -> FloatArray:
+        """Compute the same for one tensor degree and rank order.
+
+        Parameters
+        ----------
+        data, shared
+            Numbers of replicas, and the most over which any of their classes shares out states.
+        """
         training, layers = self.problem.training, self.replicated(tensor)
         parameters = layers.parameters[0, 1:]
         step_s = self.problem.step_s_per_parameter
-        shards = data if training.zero >= 1 else np.ones_like(data)
+        shards = shared if training.zero >= 1 else np.ones_like(data)
         tails_s: FloatArray = parameters * (step_s / shards)[:, np.newaxis]
         if order != REPLICAS_INSIDE or training.zero >= 2:
             return tails_s

@@ -2,7 +2,9 @@
 
 Many numbers of replicas run equally many microbatches. Where more of them never communicate faster
 (see `phaze_opt.network.collective.rising_starts`), they are one *class*: its fewest replicas bound
-all others from below.
+all others from below. Replicas that share states out (ZeRO 1) hold less, and update less, the more
+they are. Where there are very many, they are in classes too: each is bounded by what its fewest
+exchange beside what its most share out, and tried with its fewest and its most.
 
 Ranks are numbered with tensor parallelism innermost; then either the replicas of one stage or the
 stages of one replica are neighbours. On a cluster of one flat level the two are the same.
@@ -30,6 +32,9 @@ from phaze_opt.placement.placement_problem import PlacementProblem
 from phaze_opt.placement.size import DegreeSize, check_memory
 from phaze_opt.training import Training
 
+MOST_SINGLE_REPLICAS = 2**14
+"""Replicas that share states out are in classes only where there may be more of them."""
+
 
 class Candidate(NamedTuple):
     """Degrees of parallelism on some devices; of two, that with fewer devices comes first.
@@ -40,11 +45,15 @@ class Candidate(NamedTuple):
         Those in use, and how they share the work.
     order
         Of the ranks.
+    sharing
+        Over how many replicas states are shared out, where not over all: more of them bound many
+        candidates at once.
     """
 
     devices: int
     degrees: Degrees
     order: RankOrder = REPLICAS_INSIDE
+    sharing: int = 0
 
     @classmethod
     def of(cls, degrees: Degrees, order: RankOrder = REPLICAS_INSIDE) -> Candidate:
@@ -60,6 +69,11 @@ class Candidate(NamedTuple):
     def data(self) -> int:
         """Number of replicas."""
         return self.degrees.data
+
+    @property
+    def shares(self) -> int:
+        """Number of replicas over which states are shared out."""
+        return self.sharing or self.degrees.data
 
     @property
     def tensor(self) -> int:
@@ -97,7 +111,9 @@ class CandidateGrid:
     ----------
     data, most_data
         The fewest and the most replicas of a class. With more of them, a candidate of the class
-        takes at least as long, and no stage has less memory.
+        takes at least as long, and no stage has less memory; unless they share states out.
+    shares_out
+        Whether they do.
     """
 
     tensor: int
@@ -108,6 +124,7 @@ class CandidateGrid:
     most_data: IntArray
     pipeline: IntArray
     microbatches: IntArray
+    shares_out: bool = False
 
     @property
     def sizes(self) -> IntArray:
@@ -177,48 +194,79 @@ class CandidateGrid:
         """Return the candidate of a class with the fewest replicas."""
         return next(self.candidates(index))
 
+    def bounding(self, index: int) -> Candidate:
+        """Return a candidate that takes no longer than any of a class, and needs no more memory."""
+        fewest, most = self.candidate(index), int(self.most_data[index])
+        return fewest._replace(sharing=most) if self.shares_out and most > fewest.data else fewest
+
     def candidates(self, index: int) -> Iterator[Candidate]:
-        """Yield the candidates of a class, those with fewer replicas first."""
-        pipeline = int(self.pipeline[index])
-        for data in range(int(self.data[index]), int(self.most_data[index]) + 1):
+        """Yield the candidates of a class that are tried, those with fewer replicas first."""
+        pipeline, step = int(self.pipeline[index]), 1
+        fewest, most = int(self.data[index]), int(self.most_data[index])
+        if self.shares_out:
+            step = max(1, most - fewest)
+        for data in range(fewest, most + 1, step):
             yield Candidate.of(Degrees(pipeline, data, self.tensor), self.order)
 
 
-def candidate_grids(problem: PlacementProblem) -> tuple[CandidateGrid, ...]:
-    """Return all candidates: every tensor degree, data degree and number of stages that may run."""
+def candidate_grids(
+    problem: PlacementProblem, *, shares_out: bool = True
+) -> tuple[CandidateGrid, ...]:
+    """Return all candidates: every tensor degree, data degree and number of stages that may run.
+
+    Parameters
+    ----------
+    problem
+        What is placed.
+    shares_out
+        Whether very many replicas that share states out (ZeRO 1) may be in classes.
+    """
     layers = problem.outline.layers
-    count = len(next(iter(layers.values())))
-    return _grids(tuple(sorted(layers)), count, problem.cluster, problem.training)
+    count, training = len(next(iter(layers.values()))), problem.training
+    most = most_data(1, problem.cluster, training)
+    # With ZeRO 2 and 3 replicas exchange something in every microbatch, which bounds leave out:
+    # there would be too many classes that may be the fastest.
+    shares_out = shares_out and training.zero == 1 and most > MOST_SINGLE_REPLICAS
+    return _grids(tuple(sorted(layers)), count, problem.cluster, training, shares_out)
 
 
 @lru_cache(maxsize=16)
 def _grids(
-    tensor_degrees: tuple[int, ...], layers: int, cluster: Cluster, training: Training
+    tensor_degrees: tuple[int, ...],
+    layers: int,
+    cluster: Cluster,
+    training: Training,
+    shares_out: bool,
 ) -> tuple[CandidateGrid, ...]:
     """Return the same, cached: the designs of a study share them."""
-    sizes = [_size_of_degree(tensor, layers, cluster, training) for tensor in tensor_degrees]
+    given = layers, cluster, training, shares_out
+    sizes = [_size_of_degree(tensor, *given) for tensor in tensor_degrees]
     check_memory(layers, cluster.devices, sizes)
-    return all_grids(tensor_degrees, layers, cluster, training)
+    return all_grids(tensor_degrees, *given)
 
 
 def all_grids(
-    tensor_degrees: tuple[int, ...], layers: int, cluster: Cluster, training: Training
+    tensor_degrees: tuple[int, ...],
+    layers: int,
+    cluster: Cluster,
+    training: Training,
+    shares_out: bool = False,
 ) -> tuple[CandidateGrid, ...]:
     """Return the candidates of a chain of so many layers, of which there may be too many tables."""
     return tuple(
         grid
         for tensor in tensor_degrees
-        for grid in _grids_of_degree(tensor, layers, cluster, training)
+        for grid in _grids_of_degree(tensor, layers, cluster, training, shares_out)
     )
 
 
 def _grids_of_degree(
-    tensor: int, layers: int, cluster: Cluster, training: Training
+    tensor: int, layers: int, cluster: Cluster, training: Training, shares_out: bool
 ) -> Iterator[CandidateGrid]:
     """Yield the candidates of one tensor degree."""
     reach = _reach(cluster)
     for order in rank_orders(cluster):
-        classes = list(_classes(tensor, order, layers, cluster, training))
+        classes = list(_classes(tensor, order, layers, cluster, training, shares_out))
         if not classes:
             return
         stages, first, last = zip(*classes, strict=True)
@@ -240,20 +288,23 @@ def _grids_of_degree(
                 most[here],
                 pipeline[here],
                 microbatches[here],
+                shares_out,
             )
 
 
-def _size_of_degree(tensor: int, layers: int, cluster: Cluster, training: Training) -> DegreeSize:
+def _size_of_degree(
+    tensor: int, layers: int, cluster: Cluster, training: Training, shares_out: bool = False
+) -> DegreeSize:
     """Count the candidates of one tensor degree without listing them."""
     most, orders = most_data(tensor, cluster, training), rank_orders(cluster)
-    if not _has_classes(cluster, training):
+    if not _has_classes(cluster, training, shares_out):
         # So many replicas fit at most beside 1, 2, … stages.
         fitting = cluster.devices // (tensor * np.arange(1, layers + 1, dtype=np.int64))
         return DegreeSize(len(orders) * int(np.minimum(fitting, most).sum()), most)
     firsts = [
         first
         for order in orders
-        for _, first, _ in _classes(tensor, order, layers, cluster, training)
+        for _, first, _ in _classes(tensor, order, layers, cluster, training, shares_out)
     ]
     different = np.unique(np.concatenate(firsts)) if firsts else ()
     return DegreeSize(sum(map(len, firsts)), len(different))
@@ -270,34 +321,39 @@ def most_data(devices: int, cluster: Cluster, training: Training) -> int:
 
 
 def _classes(
-    tensor: int, order: RankOrder, layers: int, cluster: Cluster, training: Training
+    tensor: int,
+    order: RankOrder,
+    layers: int,
+    cluster: Cluster,
+    training: Training,
+    shares_out: bool,
 ) -> Iterator[tuple[int, IntArray, IntArray]]:
     """Yield every number of stages with the fewest and the most replicas of its classes."""
     most = most_data(tensor, cluster, training)
     for stages in range(1, min(layers, cluster.devices // tensor) + 1):
         fitting = min(most, cluster.devices // (stages * tensor))
         stride = tensor if order == REPLICAS_INSIDE else stages * tensor
-        first = _starts(cluster, training, whole_units(cluster, stride), most)
+        first = _starts(cluster, training, whole_units(cluster, stride), most, shares_out)
         first = first[: np.searchsorted(first, fitting, side="right")]
         if len(first):
             yield stages, first, np.append(first[1:] - 1, fitting)
 
 
 @lru_cache(maxsize=32)
-def _starts(cluster: Cluster, training: Training, units: WholeUnits, most_data: int) -> IntArray:
+def _starts(
+    cluster: Cluster, training: Training, units: WholeUnits, most_data: int, shares_out: bool
+) -> IntArray:
     """Return the fewest replicas of every class; where nothing is known, of every number."""
-    if _has_classes(cluster, training):
+    if _has_classes(cluster, training, shares_out):
         begins = _where_microbatches_change(training, most_data)
         return rising_starts(cluster, units, begins, most_data)
     return np.arange(1, most_data + 1, dtype=np.int64)
 
 
-def _has_classes(cluster: Cluster, training: Training) -> bool:
-    """Whether classes have several numbers of replicas.
-
-    Those that share something out hold less memory, the more they are.
-    """
-    return training.zero == 0 and training.interleave == 1 and has_ranges(cluster)
+def _has_classes(cluster: Cluster, training: Training, shares_out: bool) -> bool:
+    """Whether classes have several numbers of replicas."""
+    may_have = training.zero == 0 or shares_out
+    return may_have and training.interleave == 1 and has_ranges(cluster)
 
 
 @lru_cache(maxsize=8)

@@ -1,39 +1,42 @@
-"""Chains too deep for tables of all possible stages: merged into fewer layers, and placed so.
+"""Chains too deep for tables of all possible stages, placed by the stages that they can have.
 
-A merged layer costs what a stage of its layers does, to the last bit but for the order of sums:
-their work, bytes and parameters together, the largest working set, the output of the last one, and
-the gradients of each, which go out layer by layer (`MergedFrom`). So the time of a split is that of
-the whole chain. Which splits begin between merged layers is not all that there are: the answer is
-the best of these, or the even split of its degrees, and is held against what the work of the layers
-alone takes.
+Of every number of microbatches the deepest pipelines are bounded from below by what their stages
+can hold (`phaze_opt.placement.deep_stages`). Those with the least bounds are split so that the
+fullest stage has the least work, until no other bound is below the best of them, or enough are
+tried: what is left is the gap.
+
+Such a split is timed with each of its stages merged into one layer, which costs what the stage
+does, to the last bit but for the order of sums: work, bytes and parameters together, the largest
+working set, the output of the last layer, and the gradients of each, which go out layer by layer
+(`MergedFrom`).
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 
 from phaze_opt.arrays import IntArray
-from phaze_opt.passes.layer_cost import LayerCost, LayerPasses, PassCost, local_parameters
-from phaze_opt.placement.best import best_placement, layout_fits
+from phaze_opt.degrees import Degrees
+from phaze_opt.passes.layer_cost import LayerCost, LayerPasses, PassCost
+from phaze_opt.placement.best import layout_fits
 from phaze_opt.placement.candidate_costs import CandidateCosts
-from phaze_opt.placement.candidates import Candidate, all_grids
-from phaze_opt.placement.chain_bounds import filled_s, least_of_work
+from phaze_opt.placement.candidates import Candidate, CandidateGrid, all_grids
+from phaze_opt.placement.deep_stages import ChainSums, least_loaded, least_rest_s, most_work_s
 from phaze_opt.placement.describe import describe
-from phaze_opt.placement.even import even_starts, longest_run
-from phaze_opt.placement.fitting_stages import FittingStages
+from phaze_opt.placement.even import even_starts
+from phaze_opt.placement.infeasible import explain_infeasible
 from phaze_opt.placement.layout import Layout
+from phaze_opt.placement.pipeline import held_by_place
 from phaze_opt.placement.placement_problem import MergedFrom, Placement, PlacementProblem
 from phaze_opt.placement.size import tables_fit
 from phaze_opt.training import OPTIMIZERS
 
-MOST_MERGED = 256
-"""Layers of the merged chain, more or less; more only where a stage of one of them does not fit."""
-
-_MOST_TRIED = 512
+MOST_TRIED = 32
+"""Degrees that are split, at most."""
 
 _ROUNDING = 1e-9
 """Relative error by which bounds from sums in another order may be too large."""
@@ -53,51 +56,108 @@ def is_deep(problem: PlacementProblem) -> bool:
     return is_chain and layers == count and training.zero == 0 and training.interleave == 1
 
 
-def solve_deep(problem: PlacementProblem) -> Placement | None:
-    """Place a deep chain; ``None`` where no split between merged layers fits."""
-    tensor = min(problem.layers)
-    for most in (MOST_MERGED, _MOST_TRIED):
-        starts = _merged_starts(problem.layers[tensor], most)
-        best = best_placement(CandidateCosts(merged(problem, starts)))
-        if best is not None:
+def solve_deep(problem: PlacementProblem) -> Placement:
+    """Place a deep chain.
+
+    Raises
+    ------
+    MisfitError
+        If no placement fits.
+    """
+    chains = {tensor: _Chain(problem, tensor) for tensor in problem.layers}
+    tries = sorted(_tries(problem, chains), key=lambda each: each.bound_s)
+    best: Placement | None = None
+    best_s = np.inf
+    for tried, attempt in enumerate(tries):
+        if attempt.bound_s >= best_s or (best is not None and tried >= MOST_TRIED):
             break
-    else:
-        return None
-    (layout, _, _), layers = best, problem.layers[best[0].candidate.tensor]
-    candidate = layout.candidate
-    splits = starts[layout.first[0]], even_starts(layers, candidate.pipeline)
-    answers = [answer for split in splits if (answer := place_split(problem, candidate, split))]
-    least_s = _least_s(problem)
-    return min(answers, key=lambda answer: answer.time_per_batch_s).searched(least_s)
+        for placement in _placements(problem, chains[attempt.tensor], attempt):
+            if placement.time_per_batch_s < best_s:
+                best, best_s = placement, placement.time_per_batch_s
+    if best is None:
+        raise explain_infeasible(problem)
+    return best.searched(min(tries[0].bound_s, best_s) * (1.0 - _ROUNDING))
 
 
-def _least_s(problem: PlacementProblem) -> float:
-    """Bound the time of a batch from below: by the work of the layers, over stages that may fit."""
-    costs, least_s = CandidateCosts(problem), math.inf
-    degrees, layers = tuple(problem.layers), len(problem.edges) + 1
-    fitting = {tensor: _fitting_stages(problem, tensor) for tensor in degrees}
-    for grid in all_grids(degrees, layers, problem.cluster, problem.training):
-        rounds, depth, share = grid.deepest_that_fit(fitting[grid.tensor])
-        all_s, largest_s = costs.work_of_layers_s(grid.tensor)
-        for index, (of_batch, stages) in enumerate(zip(rounds, depth, strict=True)):
-            here = slice(index, index + 1)
-            _, bound_s = least_of_work(rounds[here], depth[here], share[here], all_s, largest_s)
-            if of_batch > stages:
-                # It falls with more stages, too.
-                fullest_s = max(all_s / stages, largest_s)
-                bound_s = max(bound_s, filled_s(of_batch, stages, fullest_s, all_s))
-            least_s = min(least_s, bound_s)
-    return float(least_s) * (1.0 - _ROUNDING)
+class _Chain:
+    """The layers of a tensor degree.
+
+    Attributes
+    ----------
+    sums
+        Of all layers.
+    work_s, largest_s
+        For one microbatch: of all layers, and of the largest.
+    """
+
+    def __init__(self, problem: PlacementProblem, tensor: int) -> None:
+        forward_s, backward_s, again_s = (
+            problem.column(tensor, f"{name}.seconds") for name in LayerPasses._fields
+        )
+        work_s = forward_s + backward_s + again_s
+        optimizer = OPTIMIZERS[problem.training.optimizer]
+        self.sums = ChainSums.of(problem.layers[tensor], work_s, optimizer)
+        self.work_s, self.largest_s = float(work_s.sum()), float(work_s.max())
+        self._usable_bytes, self._known = problem.hbm_usable_bytes, dict[int, float]()
+        # The first and the last layer may be of other kinds: what stages can have of the others
+        # says more.
+        self._inner = self.sums.without_ends()
+        self._inner_s = float(work_s[1:-1].sum()) * (1.0 - _ROUNDING)
+        done = work_s[1:-1] > 0.0
+        shares = forward_s[1:-1][done] / work_s[1:-1][done]
+        self._share = float(max(shares.min(), 1.0 - shares.max())) if done.any() else 0.5
+
+    def least_s(self, held: IntArray, microbatches: int) -> float:
+        """Bound a batch from below; see `phaze_opt.placement.deep_stages.least_rest_s`."""
+        new = sorted(set(held.tolist()) - self._known.keys())
+        most_s = most_work_s(self._inner, self._usable_bytes, np.array(new, dtype=np.int64))
+        self._known |= zip(new, most_s.tolist(), strict=True)
+        by_place = np.array([self._known[each] for each in held.tolist()])
+        rest_s = least_rest_s(by_place, held, microbatches, self._share, self._inner_s)
+        return max(self.work_s + rest_s, microbatches * self.largest_s)
 
 
-def _fitting_stages(problem: PlacementProblem, tensor: int) -> FittingStages:
-    """Say into how many stages a chain may be split: all of them hold states, and a microbatch."""
-    layers, optimizer = problem.layers[tensor], OPTIMIZERS[problem.training.optimizer]
-    stages = np.arange(len(layers) + 1)
-    state_bytes = local_parameters(layers) * sum(optimizer.held_bytes)
-    all_bytes = state_bytes + sum([layer.stash_bytes for layer in layers])
-    fits = stages * problem.hbm_usable_bytes >= all_bytes
-    return FittingStages(fits, fits)
+class _Try(NamedTuple):
+    """The most stages with a number of microbatches, and a time that fewer are not below either."""
+
+    bound_s: float
+    tensor: int
+    grid: CandidateGrid
+    entry: int
+
+
+def _tries(problem: PlacementProblem, chains: Mapping[int, _Chain]) -> Iterator[_Try]:
+    """Yield those that may fit."""
+    layers, schedule = len(problem.edges) + 1, problem.training.schedule_of_chunk
+    known: dict[tuple[int, int, int], float] = {}
+    for grid in all_grids(tuple(chains), layers, problem.cluster, problem.training):
+        chain = chains[grid.tensor]
+        # The deepest of each number of microbatches; of these, that with the fewest replicas.
+        order = np.lexsort((grid.data, -grid.pipeline, grid.microbatches))
+        _, first = np.unique(grid.microbatches[order], return_index=True)
+        for entry in order[first].tolist():
+            microbatches, stages = int(grid.microbatches[entry]), int(grid.pipeline[entry])
+            key = grid.tensor, microbatches, stages
+            if key not in known:
+                held = held_by_place(stages, microbatches, schedule)
+                known[key] = chain.least_s(held, microbatches)
+            if known[key] < np.inf:
+                yield _Try(known[key], grid.tensor, grid, entry)
+
+
+def _placements(problem: PlacementProblem, chain: _Chain, attempt: _Try) -> Iterator[Placement]:
+    """Yield placements of the degrees of a try: evenly loaded by work, and by count."""
+    given = attempt.grid.candidate(attempt.entry)
+    microbatches = problem.training.microbatches(given.data)
+    held = held_by_place(given.pipeline, microbatches, problem.training.schedule_of_chunk)
+    loaded = least_loaded(chain.sums, problem.hbm_usable_bytes, held)
+    if loaded is None:
+        return
+    for starts in loaded, even_starts(problem.layers[given.tensor], len(loaded)):
+        degrees = Degrees(len(starts), given.data, given.tensor)
+        placement = place_split(problem, Candidate.of(degrees, given.order), starts)
+        if placement is not None:
+            yield placement
 
 
 def place_split(
@@ -171,12 +231,3 @@ def _merged_layers(
             )
         )
     return tuple(merged_layers)
-
-
-def _merged_starts(layers: Sequence[LayerCost], most: int) -> IntArray:
-    """Return first layers of merged ones of equal numbers of the repeated layers."""
-    start, count = longest_run(layers)
-    even = np.arange(most) * len(layers) // most
-    within = start + np.arange(most) * count // most
-    # Where hardly anything repeats, all layers are divided.
-    return np.unique(np.append(within if 2 * count > len(layers) else even, [0, start + count - 1]))

@@ -8,15 +8,18 @@ from functools import lru_cache
 
 import numpy as np
 
+from phaze_opt.arrays import IntArray
 from phaze_opt.errors import InfeasibleError
 from phaze_opt.network.cluster import Cluster
 from phaze_opt.passes.layer_cost import LayerCost
 from phaze_opt.placement.candidates import most_data
 from phaze_opt.placement.chain_bytes import ChainBytes, chain_bytes, held_by_runs
+from phaze_opt.placement.deep_stages import ChainSums, tightest
 from phaze_opt.placement.fitting_stages import tightest_split
 from phaze_opt.placement.memory import Shards, stage_memory
 from phaze_opt.placement.pipeline import held_by_place
 from phaze_opt.placement.placement_problem import Misfit, PlacementProblem, StageMemory
+from phaze_opt.placement.size import tables_fit
 from phaze_opt.training import OPTIMIZERS, Training
 from phaze_opt.units import counted, format_bytes
 
@@ -192,21 +195,27 @@ def _held(problem: PlacementProblem, data: int, stages: int) -> list[int]:
 def _least_memory_split(problem: PlacementProblem, tensor: int) -> _TightSplit:
     """Split the chain so that its fullest stage holds least, over any number of stages."""
     devices, layers = problem.cluster.devices, problem.layers[tensor]
-    chain, optimizer = chain_bytes(problem, tensor), OPTIMIZERS[problem.training.optimizer]
-    usable_bytes = problem.hbm_usable_bytes
     splits = []
     for data in _data_degrees(problem, tensor):
-        shards = Shards.of(problem.training.zero, data)
-        held = held_by_runs(chain, optimizer, shards, usable_bytes)
         # What a stage holds depends on its place only, so one pass serves all numbers of stages.
         most_stages = min(len(layers), devices // (tensor * data))
-        need_bytes, starts = tightest_split(
-            held.resident_bytes,
-            held.stash_bytes,
-            np.array(_held(problem, data, most_stages), dtype=np.int64),
-        )
+        held = np.array(_held(problem, data, most_stages), dtype=np.int64)
+        need_bytes, starts = _tightest(problem, tensor, data, held)
+        shards = Shards.of(problem.training.zero, data)
         splits.append(_TightSplit(need_bytes, tensor, data, shards, starts.tolist()))
     return min(splits, key=lambda split: (split.need_bytes, split.data))
+
+
+def _tightest(
+    problem: PlacementProblem, tensor: int, data: int, held: IntArray
+) -> tuple[float, IntArray]:
+    """Return the split with so many replicas whose fullest stage holds least, and how much."""
+    layers, optimizer = problem.layers[tensor], OPTIMIZERS[problem.training.optimizer]
+    if problem.training.zero == 0 and not tables_fit(len(layers), 1):
+        return tightest(ChainSums.of(layers, np.zeros(len(layers)), optimizer), held)
+    shards, usable_bytes = Shards.of(problem.training.zero, data), problem.hbm_usable_bytes
+    runs = held_by_runs(chain_bytes(problem, tensor), optimizer, shards, usable_bytes)
+    return tightest_split(runs.resident_bytes, runs.stash_bytes, held)
 
 
 def _data_degrees(problem: PlacementProblem, tensor: int) -> list[int]:

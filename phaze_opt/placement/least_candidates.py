@@ -21,7 +21,7 @@ from phaze_opt.network.term import Term
 from phaze_opt.passes.layer_cost import LayerCost, LayerPasses
 from phaze_opt.placement import least_splits as column
 from phaze_opt.placement.candidate_costs import CandidateCosts
-from phaze_opt.placement.candidates import Candidate, rank_orders
+from phaze_opt.placement.candidates import Candidate, candidate_grids, rank_orders
 from phaze_opt.placement.chain_bounds import least_most
 from phaze_opt.placement.chain_bytes import (
     ChainBytes,
@@ -330,7 +330,7 @@ class _Collector:
                     each.data,
                     *np.full((2, len(each.data)), [[RANK_ORDERS.index(each.order)], [each.level]]),
                 )
-                for each in costs.grids
+                for each in candidate_grids(problem, shares_out=False)
             ]
             return np.concatenate([np.zeros((4, 0), dtype=np.int64), *map(np.stack, parts)], axis=1)
         fits = degrees.devices <= problem.cluster.devices and degrees.pipeline <= costs.layers

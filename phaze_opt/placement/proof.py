@@ -55,7 +55,7 @@ def faster_splits(
             continue
         tensor_degrees.settle(tensor)
         known_s = _time_even_splits(tensor_degrees, tensor, known_s, time)
-        for candidate in _open_candidates(tensor_degrees, tensor, known_s):
+        for candidate, tried in _open_candidates(tensor_degrees, tensor, known_s):
             for ahead in _ways_to_gather(costs, candidate):
                 tail_s = costs.tail_s(candidate)
                 if not ahead:
@@ -66,7 +66,9 @@ def faster_splits(
                 left -= split.steps
                 bound_s = min(bound_s, split.bound_s)
                 if split.time_s < known_s:
-                    known_s = time(candidate, split.starts)
+                    # What bounds several candidates may take less than each of them.
+                    bound_s = min(bound_s, split.time_s) if candidate.sharing else bound_s
+                    known_s = min(known_s, *(time(each, split.starts) for each in tried))
     return min(bound_s, known_s)
 
 
@@ -90,7 +92,7 @@ def _time_even_splits(
         for candidate in grids[index].candidates(entry):
             time_s = time(candidate, starts[candidate.pipeline, : candidate.pipeline])
             known_s = min(known_s, time_s)
-            if time_s > known_s * (1.0 + TIE):
+            if time_s > known_s * (1.0 + TIE) and not grids[index].shares_out:
                 # More replicas that run as many microbatches take as long at least.
                 break
     return known_s
@@ -104,10 +106,11 @@ def _ways_to_gather(costs: CandidateCosts, candidate: Candidate) -> tuple[bool, 
 
 def _open_candidates(
     tensor_degrees: DegreesByBound, tensor: int, known_s: float
-) -> list[Candidate]:
+) -> list[tuple[Candidate, list[Candidate]]]:
     """Return the candidates of a tensor degree that may be faster, the least bound first.
 
-    Of every class that with the fewest replicas: of the same split, more are never faster.
+    Of every class that which bounds the others, and those that are tried: of the same split, more
+    replicas than the fewest are never faster, unless they share states out.
     """
     costs, limit_s = tensor_degrees.costs, known_s * (1.0 - PROVEN)
     grids, bounds_s = tensor_degrees.grids[tensor], []
@@ -118,7 +121,15 @@ def _open_candidates(
             each_s[entries] = _least_replays_s(costs, grid, entries, known_s)
         bounds_s.append(each_s)
     below = up_to(limit_s, grids, bounds_s)
-    return [grids[index].candidate(entry) for index, entry in below]
+    return [
+        (
+            grids[index].bounding(entry),
+            list(grids[index].candidates(entry))
+            if grids[index].shares_out
+            else [grids[index].candidate(entry)],
+        )
+        for index, entry in below
+    ]
 
 
 def _least_replays_s(

@@ -3,7 +3,8 @@
 What grows: tables of all possible stages, with the square of the number of layers; arrays of all
 classes of degrees (see `phaze_opt.placement.candidates`); what different numbers of replicas
 exchange, each by the number of layers. Where a switch is the outermost level there are few classes
-and few such numbers; on a torus, with ZeRO and with interleaving every number of replicas is one.
+and few such numbers; on a torus, with ZeRO 2 and 3 and with interleaving every number of replicas
+is one (with ZeRO 1 too, unless there are very many).
 
 The numbers of bytes are measured, of the largest that were found, and rounded up.
 """

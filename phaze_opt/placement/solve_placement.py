@@ -50,10 +50,7 @@ def solve_placement(problem: PlacementProblem, degrees: Degrees | None = None) -
     """
     _check(problem)
     if degrees is None and is_deep(problem):
-        # What does not fit so is refused below, with the memory that its tables would need.
-        deep = solve_deep(problem)
-        if deep is not None:
-            return deep
+        return solve_deep(problem)
     costs = CandidateCosts(problem)
     if degrees is not None:
         return _given(problem, costs, degrees)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from rich.console import Group, RenderableType
 from rich.table import Table
+from rich.text import Text
 
 from phaze_opt.errors import PhazeError
 from phaze_opt.report.design_columns import SearchedColumns
@@ -38,6 +39,7 @@ from phaze_opt.report.words import (
     power_words,
 )
 from phaze_opt.spec.study_spec import StudySpec
+from phaze_opt.store.storage import in_parts
 from phaze_opt.study.best_design import BestDesign
 from phaze_opt.study.study import Study
 from phaze_opt.study.summary import StudySummary
@@ -47,6 +49,7 @@ from phaze_opt.whole_space.enumerating import stored_enumeration
 from phaze_opt.whole_space.exhaustive import Enumeration
 
 _LONGEST_NAME = 20
+_ROWS_OF_TABLE = 500
 
 
 def best_tables(best: BestDesign) -> RenderableType:
@@ -176,6 +179,14 @@ def trials_table(spec: StudySpec, trials: Iterable[TrialRecord]) -> RenderableTy
         for trial in trials
     ]
     return fitted((">trial", "state", *columns.headers), rows)
+
+
+def trials_tables(spec: StudySpec, trials: Iterable[TrialRecord]) -> Iterator[RenderableType]:
+    """List many trials as `trials_table` does, a table for each `_ROWS_OF_TABLE` of them."""
+    pages = in_parts(trials, _ROWS_OF_TABLE)
+    yield trials_table(spec, next(pages, []))
+    for page in pages:
+        yield Group(Text(), trials_table(spec, page))
 
 
 def studies_table(summaries: Sequence[StudySummary]) -> Table:

@@ -128,6 +128,11 @@ class StepRange:
         kind = int if self.is_whole else float
         return tuple(kind(low + index * step) for index in range(number))
 
+    @cached_property
+    def _indices(self) -> dict[float, int]:
+        """Index of every value."""
+        return {value: index for index, value in enumerate(self.values)}
+
     def parameter(self, name: str) -> tuple[str, BaseDistribution]:
         """Return the name and the distribution under which Optuna sees the axis."""
         from optuna.distributions import FloatDistribution, IntDistribution
@@ -147,6 +152,8 @@ class StepRange:
         """
         if not _is_number(parameter) or (self.is_whole and type(parameter) is not int):
             return None
+        if parameter in self._indices:
+            return self._indices[parameter]
         steps = (_exact(parameter) - _exact(self.min)) / _exact(self.step)
         index = round(steps)
         near = abs(steps - index) < Fraction(1, 10**6)

@@ -40,6 +40,8 @@ class NoOptions(_Options):
 class TpeOptions(_Options):
     """Tree-structured Parzen estimator.
 
+    It is Optuna's, which reads all trials: so begins a run of a study that has very many.
+
     Attributes
     ----------
     startup_trials

@@ -75,8 +75,7 @@ def read_all_trials(storage: Storage, study_id: int, what: str) -> list[FrozenTr
     try:
         trials = storage.optuna.get_all_trials(study_id, deepcopy=False)
         for trial in trials:
-            if not isinstance(trial.number, int):
-                raise TypeError(f"its number is {trial.number!r}")
+            check_number(trial)
         return sorted(trials, key=lambda trial: trial.number)
     except DAMAGES as error:
         number = _first_damaged(storage, TRIAL.c.study_id == study_id)
@@ -97,6 +96,18 @@ def read_some_trials(storage: Storage, what: str, *conditions: Any) -> list[Froz
     except DAMAGES as error:
         number = _first_damaged(storage, *conditions)
         raise DamagedError(f"Trial {number} of {what} is damaged ({_reason(error)}).") from error
+
+
+def check_number(trial: FrozenTrial) -> None:
+    """Refuse a trial whose number is none.
+
+    Raises
+    ------
+    TypeError
+        In that case.
+    """
+    if not isinstance(trial.number, int):
+        raise TypeError(f"its number is {trial.number!r}")
 
 
 def check_trial(trial: FrozenTrial, space: Space) -> None:

@@ -290,7 +290,20 @@ def _bring_up_to_date(engine: Engine, shown: str, is_writable: bool) -> None:
             )
         elif stored < SCHEMA_VERSION:
             _add_columns(connection, shown)
+            _renew_indexes(connection)
             connection.execute(update(SchemaRow).values(version=SCHEMA_VERSION))
+
+
+def _renew_indexes(connection: Connection) -> None:
+    """Make the indexes that an older version lacks, and drop those that it had instead."""
+    for table in TableBase.metadata.sorted_tables:
+        wanted = {index.name for index in table.indexes}
+        present = {index["name"] for index in inspect(connection).get_indexes(table.name)}
+        for index in table.indexes:
+            if index.name not in present:
+                index.create(connection)
+        for old in sorted(present - wanted, key=str):
+            connection.exec_driver_sql(f"DROP INDEX {old}")
 
 
 def _add_columns(connection: Connection, shown: str) -> None:

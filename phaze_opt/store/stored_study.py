@@ -6,7 +6,7 @@ import hashlib
 import time
 import uuid
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import lru_cache
@@ -22,6 +22,7 @@ from phaze_opt.errors import ConflictError, InputError, NotFoundError
 from phaze_opt.spec.frozen import ResolvedStudy
 from phaze_opt.store.damage import (
     DamagedError,
+    check_number,
     check_trial,
     damages,
     read_all_trials,
@@ -29,16 +30,17 @@ from phaze_opt.store.damage import (
 )
 from phaze_opt.store.failures import database_errors
 from phaze_opt.store.leases import DEFAULT_LEASE_S
-from phaze_opt.store.storage import Storage, write_shared
+from phaze_opt.store.storage import Storage, in_parts, write_shared
 from phaze_opt.store.studies import UID_KEY, delete_rows, uid_of
 from phaze_opt.store.tables import StudyRow, WorkloadRow
 from phaze_opt.store.tickets import TicketOffice
 from phaze_opt.store.trial_facts import FactsOfStudy
-from phaze_opt.store.trial_rows import TRIAL, best_value, study_number
+from phaze_opt.store.trial_rows import TRIAL, rows_by_number, study_number
 from phaze_opt.workload.graph import Workload
 from phaze_opt.workload.workload_file import parse_workload
 
 _LARGEST_WORKLOAD_BYTES = 2**30
+_AT_ONCE = 500
 _KEPT = 8
 """Workloads of a process: the captures of a study."""
 
@@ -142,6 +144,31 @@ class StoredStudy:
         with database_errors(self.storage.shown):
             return read_all_trials(self.storage, self.optuna_id, f"the study {self.name!r}")
 
+    def each_optuna_trial(self, numbers: Iterable[int] | None = None) -> Iterator[FrozenTrial]:
+        """Yield trials by number, or those of some numbers in their order; few are in memory.
+
+        Raises
+        ------
+        DamagedError
+            If a trial cannot be read, or is missing; trials before it are yielded.
+        """
+        what = f"the study {self.name!r}"
+        rows = rows_by_number(self.storage, self.optuna_id)
+        if numbers is not None:
+            by_number = {number: row for row, number in rows}
+            with damages(f"The list of trials of {what}"):
+                rows = [(by_number[number], number) for number in numbers]
+        for part in in_parts((row for row, _ in rows), _AT_ONCE):
+            found = {
+                trial._trial_id: trial for trial in self.some_trials(TRIAL.c.trial_id.in_(part))
+            }
+            for trial in map(found.get, part):
+                # Who deletes the study meanwhile takes its trials away.
+                if trial is not None:
+                    with damages(f"Trial {trial.number} of {what}"):
+                        check_number(trial)
+                    yield trial
+
     def some_trials(self, *conditions: Any) -> list[FrozenTrial]:
         """Read the trials that fulfil conditions on the columns of Optuna's table of trials.
 
@@ -158,13 +185,12 @@ class StoredStudy:
         return FactsOfStudy(self.storage, self.name, self.uid, without)
 
     def best_value(self) -> float | None:
-        """Return the best value so far; ``None`` without a value or with several objectives."""
+        """Return the best feasible value; ``None`` without one or with several objectives."""
         kinds = self.resolved.spec.objective_kinds
         if len(kinds) > 1:
             return None
-        with self._reading():
-            value = best_value(self.storage, self.name, kinds[0].maximise)
-            return value if value is not None and 0 < value < kinds[0].ceiling else None
+        cost = self.facts().least_cost()
+        return -cost if cost is not None and kinds[0].maximise else cost
 
     def check(self) -> list[FrozenTrial]:
         """Check all rows that a run or a copy reads, before it changes anything.

@@ -13,7 +13,7 @@ from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.orm import DeclarativeBase, InstrumentedAttribute, Mapped, mapped_column
 from sqlalchemy.sql.functions import FunctionElement
 
-SCHEMA_VERSION = 9
+SCHEMA_VERSION = 10
 """Version of these tables; older tables are migrated when their database is opened."""
 
 
@@ -76,7 +76,7 @@ class TicketRow(TableBase):
     """
 
     __tablename__ = "phaze_ticket"
-    __table_args__ = (Index("ix_phaze_ticket_state", "study_uid", "state"),)
+    __table_args__ = (Index("ix_phaze_ticket_of_state", "study_uid", "state", "k"),)
 
     study_uid: Mapped[str] = mapped_column(String(36), primary_key=True)
     k: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)

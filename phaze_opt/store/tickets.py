@@ -27,7 +27,7 @@ import socket
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import ColumnElement, and_, func, insert, or_, select, update
+from sqlalchemy import ColumnElement, and_, func, insert, select, update
 from sqlalchemy.orm import Session
 
 from phaze_opt.code_hash import code_hash
@@ -85,8 +85,7 @@ class TicketOffice:
         """
         with self._storage.writing() as session:
             self._lock_study(session)
-            made = session.scalar(select(func.count()).where(self._mine)) or 0
-            failed = session.scalar(select(func.count()).where(self._mine, _STATE == "failed")) or 0
+            made, failed = self._made(session), self._count(session, "failed")
             rows = [
                 {
                     "study_uid": self.study_uid,
@@ -238,17 +237,16 @@ class TicketOffice:
 
     def counts(self) -> TicketCounts:
         """Count the tickets by state."""
-        with self._storage.reading() as session:
-            rows = session.execute(
-                select(_STATE, func.count()).where(self._mine).group_by(_STATE)
-            ).all()
+        # Consistent, as the done ones are all but the others.
+        with self._storage.reading(consistent=True) as session:
+            made = self._made(session)
+            opened, failed = (self._count(session, state) for state in ("open", "failed"))
             holders = session.execute(
                 select(TicketRow.token, _EXPIRED).where(self._mine, _STATE == "held")
             ).all()
-        number = {str(state): int(count) for state, count in rows}
-        opened, held, done, failed = (number.get(name, 0) for name in _STATES)
         expired = sum(bool(over) or is_dead(str(token)) for token, over in holders)
-        return TicketCounts(opened, held, done, failed, min(expired, held))
+        done = made - opened - failed - len(holders)
+        return TicketCounts(opened, len(holders), done, failed, expired)
 
     def codes(self) -> dict[str, int]:
         """Count the trials by the hash of the code that ran them, or runs them; most first.
@@ -374,15 +372,36 @@ class TicketOffice:
 
     def _free_row(self, session: Session, total: int, has_points: bool) -> TicketRow | None:
         """Return the ticket that `claim` takes, if any; without points, it must have parameters."""
-        taken = or_(_STATE == "done", and_(_STATE == "held", ~_EXPIRED))
-        if (session.scalar(select(func.count()).where(self._mine, taken)) or 0) >= total:
+        free = _EXPIRED if has_points else and_(_EXPIRED, TicketRow.params.is_not(None))
+        # By state, in whose order the index has them: it is not for both states together.
+        rows = [
+            session.scalar(
+                select(TicketRow)
+                .where(self._mine, TicketRow.state == state, free)
+                .order_by(TicketRow.k)
+                .limit(1)
+            )
+            for state in ("open", "held")
+        ]
+        row = min(filter(None, rows), key=lambda row: row.k, default=None)
+        if row is None:
             return None
-        free = and_(_STATE.in_(("open", "held")), _EXPIRED)
-        if not has_points:
-            free = and_(free, TicketRow.params.is_not(None))
-        return session.scalar(
-            select(TicketRow).where(self._mine, free).order_by(TicketRow.k).limit(1)
-        )
+        # All tickets are taken but the failed, the open and the lost ones, of which there is one.
+        taken = self._made(session) - self._count(session, "failed")
+        if taken - 1 >= total:
+            lost = select(func.count()).where(self._mine, _STATE == "held", _EXPIRED)
+            taken -= self._count(session, "open") + (session.scalar(lost) or 0)
+            return row if taken < total else None
+        return row
+
+    def _made(self, session: Session) -> int:
+        """Return the number of tickets, which are numbered from 0."""
+        last = session.scalar(select(func.max(TicketRow.k)).where(self._mine))
+        return 0 if last is None else int(last) + 1
+
+    def _count(self, session: Session, state: str) -> int:
+        """Count the tickets of a state."""
+        return session.scalar(select(func.count()).where(self._mine, TicketRow.state == state)) or 0
 
     def _hold(self, session: Session, row: TicketRow, token: str) -> None:
         """Give a ticket to a worker, under a new lease."""

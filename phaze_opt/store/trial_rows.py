@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -27,7 +27,7 @@ _AT_ONCE = 500
 _STUDY: Any = models.StudyModel.__table__
 TRIAL: Any = models.TrialModel.__table__
 _PARAM: Any = models.TrialParamModel.__table__
-_VALUE: Any = models.TrialValueModel.__table__
+VALUE: Any = models.TrialValueModel.__table__
 _INTERMEDIATE: Any = models.TrialIntermediateValueModel.__table__
 _USER_ATTRIBUTE: Any = models.TrialUserAttributeModel.__table__
 _SYSTEM_ATTRIBUTE: Any = models.TrialSystemAttributeModel.__table__
@@ -45,7 +45,7 @@ _SIZES: Any = (
     (TRIAL, _length(cast(TRIAL.c.state, String)) + _length(cast(TRIAL.c.datetime_start, String))),
     (_USER_ATTRIBUTE, _length(_USER_ATTRIBUTE.c.value_json)),
     (_SYSTEM_ATTRIBUTE, _length(_SYSTEM_ATTRIBUTE.c.value_json)),
-    (_VALUE, case((_VALUE.c.value.between(-_MOST, _MOST), 1), else_=0)),
+    (VALUE, case((VALUE.c.value.between(-_MOST, _MOST), 1), else_=0)),
     (
         _PARAM,
         case(
@@ -62,6 +62,20 @@ def trial_ids(storage: Storage, study_id: int) -> dict[int, int]:
     query = select(TRIAL.c.number, TRIAL.c.trial_id).where(TRIAL.c.study_id == study_id)
     with storage.reading() as session:
         return {int(number): int(row) for number, row in session.execute(query)}
+
+
+def rows_by_number(storage: Storage, study_id: int) -> list[tuple[int, Any]]:
+    """Return the rows of the trials of a study, each with its number as stored, by number."""
+    query = select(TRIAL.c.trial_id, TRIAL.c.number).where(TRIAL.c.study_id == study_id)
+    with storage.reading() as session:
+        rows = session.execute(query.order_by(TRIAL.c.number, TRIAL.c.trial_id))
+        return [(int(row), number) for row, number in rows]
+
+
+def told_value(stored: float | None, kind: Any) -> float:
+    """Return a value of a trial from the two columns that hold it."""
+    value: float = models.TrialValueModel.stored_repr_to_value(stored, kind)
+    return value
 
 
 def study_number(storage: Storage, study: str) -> int:
@@ -127,21 +141,13 @@ def states_of(
     return {int(row): state for rows in found for row, state in rows}
 
 
-def best_value(storage: Storage, study: str, maximise: bool) -> float | None:
-    """Return the best value of the first objective, ``None`` without a complete trial.
-
-    Raises
-    ------
-    KeyError
-        If there is no study of this name.
-    """
-    best = (func.max if maximise else func.min)(_VALUE.c.value)
-    complete = (TRIAL.c.state == TrialState.COMPLETE, _VALUE.c.objective == 0)
-    study_id = study_number(storage, study)
+def waiting(storage: Storage, study_id: int, greater_than: int) -> tuple[bool, int]:
+    """Return whether a trial after a row waits, and the last row of a study or that row."""
+    mine = (TRIAL.c.study_id == study_id, TRIAL.c.trial_id > greater_than)
+    waits = func.count().filter(TRIAL.c.state == TrialState.WAITING)
     with storage.reading() as session:
-        values = select(best).join(TRIAL).where(TRIAL.c.study_id == study_id, *complete)
-        value: float | None = session.scalar(values)
-    return value
+        number, last = session.execute(select(waits, func.max(TRIAL.c.trial_id)).where(*mine)).one()
+    return number > 0, greater_than if last is None else int(last)
 
 
 def read_trials(connection: Connection, *conditions: Any) -> list[FrozenTrial]:
@@ -215,10 +221,9 @@ def _read_content(
         trials[trial_id].params[name] = axis.to_external_repr(number)
     by_objective: dict[int, dict[int, float]] = {}
     for trial_id, objective, number, kind in _read(
-        connection, _VALUE, ids, "objective", "value", "value_type"
+        connection, VALUE, ids, "objective", "value", "value_type"
     ):
-        value = models.TrialValueModel.stored_repr_to_value(number, kind)
-        by_objective.setdefault(trial_id, {})[objective] = value
+        by_objective.setdefault(trial_id, {})[objective] = told_value(number, kind)
     for trial_id, values in by_objective.items():
         trials[trial_id].values = [values[objective] for objective in range(len(values))]
     for trial_id, step, number, kind in _read(
@@ -234,12 +239,11 @@ def _read_content(
 
 def _read(
     connection: Connection, table: Any, trial_ids: Sequence[int], *columns: str
-) -> Iterator[tuple[Any, ...]]:
+) -> Sequence[Any]:
     """Read the trial and other columns of the rows of trials, sorted by primary key."""
     query = select(table.c.trial_id, *(table.c[name] for name in columns))
     query = query.where(table.c.trial_id.in_(trial_ids)).order_by(*table.primary_key)
-    for row in connection.execute(query):
-        yield tuple(row)
+    return connection.execute(query).all()
 
 
 @functools.lru_cache(maxsize=1024)
@@ -307,13 +311,13 @@ def _rows_of(trials: Mapping[int, FrozenTrial]) -> dict[Any, list[dict[str, Any]
             for row, trial in trials.items()
             for name, axis in trial.distributions.items()
         ],
-        _VALUE: [],
+        VALUE: [],
         _INTERMEDIATE: [],
     }
     for row, trial in trials.items():
         for objective, number in enumerate(trial.values or ()):
             stored, kind = models.TrialValueModel.value_to_stored_repr(number)
-            rows[_VALUE].append(
+            rows[VALUE].append(
                 {"trial_id": row, "objective": objective, "value": stored, "value_type": kind}
             )
         for step, number in trial.intermediate_values.items():

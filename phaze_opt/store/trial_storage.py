@@ -29,6 +29,7 @@ from phaze_opt.store.trial_rows import (
     make_trial,
     read_trials,
     states_of,
+    waiting,
     write_content,
 )
 
@@ -141,6 +142,12 @@ class RunningTrials(CachedStorage):
             if trial_id in self._unwritten:
                 self._write(trial_id, TrialState.RUNNING, None)
 
+    def skip(self, study_id: int, last_row: int) -> None:
+        """Never read the trials of a study up to a row, which are finished and not asked for."""
+        with self._lock:
+            study = self._studies.setdefault(study_id, CachedStudy())
+            study.last_finished_trial_id = max(study.last_finished_trial_id, last_row)
+
     def create_new_trial(self, study_id: int, template_trial: FrozenTrial | None = None) -> int:
         """Make a trial; without a template, it is kept in memory while it runs."""
         if template_trial is not None:
@@ -171,12 +178,10 @@ class RunningTrials(CachedStorage):
     def _may_wait(self, study_id: int) -> bool:
         """Whether a trial waits; only new trials are read, as no trial begins to wait later."""
         with self._lock:
-            states = states_of(self._storage, study_id, self._not_waiting.get(study_id, -1), ())
-            if TrialState.WAITING in states.values():
-                return True
-            if states:
-                self._not_waiting[study_id] = max(states)
-            return False
+            waits, last_row = waiting(self._storage, study_id, self._not_waiting.get(study_id, -1))
+            if not waits:
+                self._not_waiting[study_id] = last_row
+            return waits
 
     def get_trial(self, trial_id: int) -> FrozenTrial:
         """Return a trial, with its unwritten content."""

@@ -11,6 +11,7 @@ The modules, in the order in which a study uses them:
 - `running`: a run, from the baselines and tickets to its end; `processes`: worker processes and
   signals; `worker`: a worker claims tickets, asks a sampler (`samplers`), evaluates and tells;
   `watching`: passes trials of a worker to the dashboard.
+- `past_trials`: finished trials as points and costs, which a worker begins with.
 - `guided`: the points of the sampler ``bound``, also for a study of Optuna alone.
 - `objective`: from a point to its metrics; `trials`: the metrics of a trial, written and read.
 - `baselines`: known accelerators, each at its best.

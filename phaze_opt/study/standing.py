@@ -16,7 +16,7 @@ import numpy as np
 
 from phaze_opt.arrays import FloatArray
 from phaze_opt.spec.frozen import ResolvedStudy
-from phaze_opt.store.damage import DamagedError, check_trial, damages
+from phaze_opt.store.damage import DamagedError, check_number, check_trial, damages
 from phaze_opt.store.failures import DatabaseError
 from phaze_opt.store.storage import in_parts
 from phaze_opt.store.stored_study import StoredStudy
@@ -207,8 +207,7 @@ def _read_part(
     records = []
     for trial in study.some_trials(TRIAL.c.trial_id.in_(rows)):
         with damages(f"Trial {trial.number} of the study {study.name!r}"):
-            if not isinstance(trial.number, int):
-                raise TypeError(f"its number is {trial.number!r}")
+            check_number(trial)
             if check:
                 check_trial(trial, study.resolved.spec.space)
             records.append((trial._trial_id, read_trial(study.resolved, trial)))

@@ -6,7 +6,7 @@ import importlib
 import os
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -30,7 +30,7 @@ from phaze_opt.study.objective import Evaluator, evaluate_point, evaluator_of
 from phaze_opt.study.running import Progress, RunOutcome, ignore_progress, run_study
 from phaze_opt.study.standing import read_standing
 from phaze_opt.study.summary import StudySummary, summarise
-from phaze_opt.study.trials import TrialRecord, read_trials, trial_to_json_dict
+from phaze_opt.study.trials import TrialRecord, each_trial, trial_to_json_dict
 from phaze_opt.study.watching import ShowStudy
 from phaze_opt.workload.graph import Workload
 
@@ -121,7 +121,11 @@ class Study(StoredStudy, PrintsAsTables):
         DamagedError
             If a trial cannot be read; the sentence names the first.
         """
-        return read_trials(self)
+        return list(self.each_trial())
+
+    def each_trial(self, numbers: Iterable[int] | None = None) -> Iterator[TrialRecord]:
+        """Yield all trials by number, few at a time; see `phaze_opt.study.trials.each_trial`."""
+        return each_trial(self, numbers)
 
     def to_pandas(self) -> Any:
         """Return all trials as the rows of a ``pandas.DataFrame``, with the keys of ``--json``.
@@ -138,7 +142,7 @@ class Study(StoredStudy, PrintsAsTables):
                 "A data frame needs pandas; 'pip install pandas' adds it, and trials() gives the "
                 "trials without it."
             ) from None
-        return pandas.DataFrame.from_records([trial_to_json_dict(trial) for trial in self.trials()])
+        return pandas.DataFrame.from_records(map(trial_to_json_dict, self.each_trial()))
 
     def baselines(self) -> list[BaselineResult]:
         """Return the evaluated baselines, each at its best."""

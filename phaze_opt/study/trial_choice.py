@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
+from operator import itemgetter
 from typing import Any
 
 from phaze_opt.errors import InputError, unknown_name
@@ -18,22 +20,27 @@ _OPERATORS: dict[str, Callable[[Any, Any], bool]] = {
     "<": operator.lt,
     ">": operator.gt,
 }
+Condition = tuple[str, Callable[[Any, Any], bool], str]
+"""Key, comparison and value."""
+
 _CONDITION = re.compile(r"\s*([A-Za-z0-9_.]+)\s*(<=|>=|!=|=|<|>)\s*(.*?)\s*")
 
 
 def choose_trials(
-    trials: Sequence[TrialRecord],
+    read: Callable[[Sequence[int] | None], Iterable[TrialRecord]],
     *,
     where: Sequence[str] = (),
     sort: str | None = None,
     limit: int | None = None,
-) -> list[TrialRecord]:
-    """Return the trials that fulfil all conditions, sorted, up to a limit.
+) -> Iterator[TrialRecord]:
+    """Yield the trials that fulfil all conditions, sorted, up to a limit, as they are read.
+
+    Trials are read a second time if they are sorted and not limited.
 
     Parameters
     ----------
-    trials
-        By number.
+    read
+        Reads trials: all of them by number, or those of some numbers in their order.
     where
         Conditions such as ``"num_tc>=8"`` or ``"state=feasible"`` over the keys of a row. A trial
         without the value fulfils no condition on it.
@@ -46,24 +53,52 @@ def choose_trials(
     Raises
     ------
     InputError
-        If a condition cannot be read, or no trial has such a key.
+        If a condition cannot be read, or no trial has such a key; then no trial is yielded.
     """
-    rows = [(trial, trial_to_json_dict(trial)) for trial in trials]
-    keys = dict.fromkeys(key for _, row in rows for key in row)
-    for condition in where:
-        key, compare, value = _read_condition(condition)
-        _require_key(key, keys)
-        rows = [(trial, row) for trial, row in rows if _fulfils(row.get(key), compare, value)]
-    if sort is not None:
-        key = sort.removeprefix("-")
-        _require_key(key, keys)
-        known = [(trial, row) for trial, row in rows if row.get(key) is not None]
-        rest = [(trial, row) for trial, row in rows if row.get(key) is None]
-        known.sort(key=lambda pair: _sort_key(pair[1][key]), reverse=sort.startswith("-"))
-        rows = known + rest
     if limit is not None and limit < 1:
         raise InputError(f"limit is {limit}, but it must be at least 1.")
-    return [trial for trial, _ in rows[:limit]]
+    conditions = [_read_condition(condition) for condition in where]
+    if not conditions and sort is None:
+        return islice(iter(read(None)), limit)
+    chosen = _fulfilling(read(None), conditions, sort)
+    if sort is None:
+        return islice((trial for trial, _ in chosen), limit)
+    return _sorted(read, chosen, sort.startswith("-"), limit)
+
+
+def _fulfilling(
+    trials: Iterable[TrialRecord], conditions: Sequence[Condition], sort: str | None
+) -> Iterator[tuple[TrialRecord, Any]]:
+    """Yield the trials that fulfil all conditions, each with its cell of the sort key."""
+    key = None if sort is None else sort.removeprefix("-")
+    # A trial that fulfils a condition has its key: an unknown key is found out at the end, and
+    # nothing was yielded.
+    keys: dict[str, None] = {}
+    for trial in trials:
+        row = trial_to_json_dict(trial)
+        keys |= dict.fromkeys(row)
+        if all(_fulfils(row.get(name), compare, value) for name, compare, value in conditions):
+            yield trial, row.get(key) if key is not None else None
+    for name in (*(name for name, _, _ in conditions), *([] if key is None else [key])):
+        _require_key(name, keys)
+
+
+def _sorted(
+    read: Callable[[Sequence[int] | None], Iterable[TrialRecord]],
+    chosen: Iterable[tuple[TrialRecord, Any]],
+    descending: bool,
+    limit: int | None,
+) -> Iterator[TrialRecord]:
+    """Yield trials by their cells; those without a cell come last, by number."""
+    known: list[tuple[tuple[int, Any], int]] = []
+    unknown: list[int] = []
+    for trial, cell in chosen:
+        if cell is not None:
+            known.append((_sort_key(cell), trial.number))
+        else:
+            unknown.append(trial.number)
+    known.sort(key=itemgetter(0), reverse=descending)
+    return iter(read([*(number for _, number in known), *unknown][:limit]))
 
 
 def _require_key(key: str, keys: dict[str, None]) -> None:
@@ -72,7 +107,7 @@ def _require_key(key: str, keys: dict[str, None]) -> None:
         raise unknown_name("key of a trial:", key, keys)
 
 
-def _read_condition(condition: str) -> tuple[str, Callable[[Any, Any], bool], str]:
+def _read_condition(condition: str) -> Condition:
     """Split a condition into key, comparison and value."""
     match = _CONDITION.fullmatch(condition)
     if match is None:

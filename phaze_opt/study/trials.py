@@ -7,7 +7,7 @@ over a limit; see `phaze_opt.spec.objectives`.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -210,24 +210,28 @@ def metrics_to_plain(metrics: Metrics) -> dict[str, Any]:
     return plain
 
 
-def read_trials(study: StoredStudy) -> list[TrialRecord]:
-    """Read all trials of a study by number.
+def each_trial(study: StoredStudy, numbers: Iterable[int] | None = None) -> Iterator[TrialRecord]:
+    """Yield all trials of a study by number; few of them are in memory at a time.
+
+    Parameters
+    ----------
+    numbers
+        Numbers of the trials to yield instead, in this order.
 
     Raises
     ------
     DamagedError
-        If a trial cannot be read; the sentence names the first.
+        If a trial cannot be read, or one of the numbers is missing; trials before it are yielded.
     """
-    return _read(study, study.optuna_trials())
+    return _read(study, study.each_optuna_trial(numbers))
 
 
-def _read(study: StoredStudy, trials: Iterable[FrozenTrial]) -> list[TrialRecord]:
-    """Read trials; see `read_trials`."""
-    records = []
+def _read(study: StoredStudy, trials: Iterable[FrozenTrial]) -> Iterator[TrialRecord]:
+    """Read trials; see `each_trial`."""
     for trial in trials:
         with damages(f"Trial {trial.number} of the study {study.name!r}"):
-            records.append(read_trial(study.resolved, trial))
-    return records
+            record = read_trial(study.resolved, trial)
+        yield record
 
 
 def best_trial(trials: Sequence[TrialRecord]) -> TrialRecord | None:
@@ -249,7 +253,8 @@ def check_study(study: StoredStudy) -> list[FrozenTrial]:
         If a row of the study does not have the form that this program writes.
     """
     trials = study.check()
-    _read(study, trials)
+    for _ in _read(study, trials):
+        pass
     return trials
 
 

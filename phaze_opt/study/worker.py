@@ -21,10 +21,11 @@ from phaze_opt.store.failures import DatabaseError, database_errors, patiently
 from phaze_opt.store.storage import Storage
 from phaze_opt.store.ticket import Ticket
 from phaze_opt.store.tickets import MOST_DEATHS, TicketOffice, point_key
-from phaze_opt.store.trial_facts import write_facts
+from phaze_opt.store.trial_facts import FactsOfStudy, write_facts
 from phaze_opt.store.trial_storage import RunningTrials, write
 from phaze_opt.study.guided import best_bound_first
 from phaze_opt.study.objective import Objective
+from phaze_opt.study.past_trials import read_past
 from phaze_opt.study.processes import StopNow, StopSignals
 from phaze_opt.study.samplers.bound import BestBoundFirst
 from phaze_opt.study.samplers.by_name import Samplers
@@ -82,6 +83,7 @@ class Worker:
     is_alone: bool
     samplers: Samplers = field(init=False)
     guide: BestBoundFirst | None = field(init=False)
+    _claimed: set[str] | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
         spec = self.resolved.spec
@@ -95,6 +97,17 @@ class Worker:
             self.guide = best_bound_first(
                 self.resolved, objective.workloads, objective.reference, store, cost
             )
+        self._take_past()
+
+    def _take_past(self) -> None:
+        """Take in the trials that are finished; the others are read when they are needed."""
+        replay = self.samplers.replay if self.guide is None else self.guide.replay
+        if replay is not None:
+            name, uid = self.optuna_study.study_name, self.office.study_uid
+            facts = FactsOfStudy(self.storage, name, uid)
+            past = read_past(self.resolved, facts, self.study_id, replay.grid)
+            replay.settle(past.replayed)
+            self.trials.skip(self.study_id, past.last_row)
 
     def work(self, total: int, stop: StopSignals, on_trial: TrialCallback) -> None:
         """Run trials until ``total`` are complete, no ticket is left, or a stop is requested.
@@ -119,7 +132,7 @@ class Worker:
             return False
         with database_errors(self.storage.shown):
             if not self.office.stop_requested() and not self._is_proven():
-                ticket = self.office.claim(self.token, total, self._offers())
+                ticket = self._claim(total)
                 if ticket is not None:
                     self._serve(ticket, on_trial)
                     return True
@@ -129,6 +142,17 @@ class Worker:
                     return True
             self._close_orphans()
             return False
+
+    def _claim(self, total: int) -> Ticket | None:
+        """Take a ticket, with a point if the sampler offers points."""
+        offers = self._offers()
+        ticket = self.office.claim(self.token, total, offers)
+        if ticket is None:
+            # Others may have taken all points that were offered.
+            self._claimed = None
+        elif self._claimed is not None and ticket.params is not None:
+            self._claimed.add(point_key(ticket.params))
+        return ticket
 
     def _is_proven(self) -> bool:
         """Whether no remaining point can be better than the best trial."""
@@ -146,7 +170,9 @@ class Worker:
         """Return the points that a ticket may take; ``None`` if its sampler proposes the point."""
         if self.guide is None:
             return None
-        claimed = self.office.claimed()
+        if self._claimed is None:
+            self._claimed = self.office.claimed()
+        claimed = self._claimed
 
         def is_claimed(params: Mapping[str, Any]) -> bool:
             return point_key(params) in claimed
@@ -311,7 +337,9 @@ class Worker:
 
     def _close_orphans(self) -> None:
         """Close running trials without a ticket: their worker died before it wrote the number."""
-        running = self.optuna_study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
+        running = self.storage.optuna.get_all_trials(
+            self.study_id, deepcopy=False, states=(TrialState.RUNNING,)
+        )
         if not running:
             return
         # Read after the trials, so that the holder of each trial has written its number.

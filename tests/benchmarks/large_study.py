@@ -16,8 +16,8 @@ import subprocess
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -48,7 +48,7 @@ def enlarge(study: StoredStudy, total: int, seed: int = 0) -> None:
     they are, without what the program writes beside them when it runs a trial.
     """
     rng, axes = random.Random(seed), distributions(study.resolved.spec.space)
-    spans = {name: [axis.to_internal_repr(x) for x in _ends(axis)] for name, axis in axes.items()}
+    spans = {name: _span(axis) for name, axis in axes.items()}
     tables, study_id = MetaData(), study.optuna_id
     with study.storage.writing() as session:
         tables.reflect(session.connection())
@@ -83,17 +83,19 @@ def enlarge(study: StoredStudy, total: int, seed: int = 0) -> None:
                 session.connection().execute(insert(tables.tables[name]), rows_of_table)
 
 
-def _ends(axis: Any) -> Sequence[Any]:
-    """Return the first and the last value of an axis."""
+def _span(axis: Any) -> tuple[float, float, float]:
+    """Return the first and the last value of an axis, and the step, as Optuna stores them."""
     choices = getattr(axis, "choices", None)
-    return (choices[0], choices[-1]) if choices else (axis.low, axis.high)
+    if choices:
+        return 0.0, len(choices) - 1.0, 1.0
+    return float(axis.low), float(axis.high), float(axis.step)
 
 
 def _changed(row: dict[str, Any], share: float, spans: Any, rng: random.Random) -> dict[str, Any]:
     """Return a row of a trial with another parameter, or with smaller values."""
     if "param_name" in row:
-        low, high = spans[row["param_name"]]
-        return {**row, "param_value": float(rng.randint(int(low), int(high)))}
+        low, high, step = spans[row["param_name"]]
+        return {**row, "param_value": low + step * rng.randint(0, round((high - low) / step))}
     if row.get("objective") == 0 and row["value"] > 0:
         return {**row, "value": row["value"] * share}
     if row.get("key") == METRICS_KEY:
@@ -165,25 +167,33 @@ def poll(url: str) -> None:
 
 
 def start(url: str) -> None:
-    """Start a run, until its first trial is asked for, and end it there."""
-
-    class Asked(BaseException):
-        pass
-
-    def asked(*arguments: Any) -> Any:
-        raise Asked
-
-    study = load_study("quickstart", open_storage(url))
-    ask: Callable[..., Any] = worker_module.Worker._ask
+    """Start runs of several samplers, until a first trial is sampled, and end each there."""
     worker_class: Any = worker_module.Worker
-    worker_class._ask = asked
-    try:
-        with measured("run until its first trial"):
-            study.run(study.office().counts().done + 1, show=Publisher)
-    except Asked:
-        pass
-    finally:
-        worker_class._ask = ask
+    ask = worker_class._ask
+
+    def first(worker: Any, ticket: Any) -> Any:
+        trial = ask(worker, ticket)
+        worker_module.suggest(trial, worker.resolved.spec.space)
+        worker._close(trial.number)
+        worker.office.give_back(ticket)
+        raise _AskedError
+
+    # The last gives its ticket a point, which other samplers would have to take.
+    for sampler in ("random", "climb", "tpe", "bound"):
+        study = load_study("quickstart", open_storage(url))
+        spec = study.resolved.spec
+        asking = replace(spec, search=replace(spec.search, sampler=sampler))
+        study.resolved = replace(study.resolved, spec=asking)
+        worker_class._ask = first
+        try:
+            with measured(f"run until its first trial, {sampler}"), suppress(_AskedError):
+                study.run(study.office().counts().done + 1, show=Publisher)
+        finally:
+            worker_class._ask = ask
+
+
+class _AskedError(BaseException):
+    """The first trial of a run was asked for."""
 
 
 COMMANDS = (

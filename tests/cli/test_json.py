@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import os
 import re
@@ -10,7 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from phaze_opt.cli.main import program, run_with
+from phaze_opt.cli.output import print_json, print_json_rows
 
 from tests.cli.conftest import SMALL_STUDY
 from tests.cli.test_place import PHAZE
@@ -147,3 +152,22 @@ def test_numbers_are_numbers(
     assert documents
     assert [text for document in documents for text in numbers_as_text(document)] == []
     assert not any(map(has_area_of_unsaid_model, documents))
+
+
+scalars = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text()
+
+
+@settings(max_examples=60)
+@given(st.lists(st.dictionaries(st.text(min_size=1), scalars, min_size=1), max_size=4))
+def test_rows_are_printed_one_by_one_as_all_at_once(rows: list[dict[str, Any]]) -> None:
+    """The same bytes, for whoever reads the list before it has ended."""
+    printed = []
+    for show in (print_json, lambda rows: print_json_rows(iter(rows))):
+        with contextlib.redirect_stdout(io.StringIO()) as stream:
+            try:
+                show(rows)
+            except ValueError:
+                printed.append("refused")  # endless numbers are no JSON
+                continue
+        printed.append(stream.getvalue())
+    assert printed[0] == printed[1]

@@ -238,3 +238,27 @@ def test_splits_are_counted_as_far_as_it_matters(layers: int) -> None:
     """Without the numbers of hundreds of digits that a long chain has."""
     counts = [min(math.comb(layers - 1, cuts), best._FEW_SPLITS + 1) for cuts in range(layers)]
     assert best._splits_by_stages(layers).tolist() == [0, *counts]
+
+
+@settings(max_examples=60, deadline=None)
+@given(large_problems())
+def test_classes_of_replicas_that_share_states_are_bounded_and_tried(
+    problem: PlacementProblem,
+) -> None:
+    """As if there were very many: nothing is faster than the bound, and what fits is found."""
+    problem = replace(problem, training=replace(problem.training, zero=1))
+    best = solved(problem)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(candidates, "MOST_SINGLE_REPLICAS", 0)
+        grids = candidates.candidate_grids(problem)
+        assert all(grid.shares_out for grid in grids)
+        found = solved(problem)
+    singles = candidates.candidate_grids(problem)
+    assert sum(int(grid.sizes.sum()) for grid in grids) == sum(len(grid.data) for grid in singles)
+    if isinstance(best, str) or isinstance(found, str):
+        assert best == found
+        return
+    assert found.bound_s is not None
+    assert found.bound_s <= best.time_per_batch_s * (1.0 + 1e-9)
+    assert best.time_per_batch_s * (1.0 - 1e-9) <= found.time_per_batch_s
+    assert found.time_per_batch_s <= best.time_per_batch_s * 1.05

@@ -13,8 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from phaze_opt.choices import PipelineScheduleName
 from phaze_opt.degrees import RANK_ORDERS, Degrees
-from phaze_opt.errors import InputError
+from phaze_opt.errors import InfeasibleError, InputError
 from phaze_opt.passes.layer_cost import LayerPasses
 from phaze_opt.placement import deep
 from phaze_opt.placement.candidate_costs import CandidateCosts
@@ -28,10 +29,10 @@ from tests.placement.test_size import chain
 
 
 @contextmanager
-def no_tables(merged: int) -> Iterator[None]:
-    """Take every chain to be too deep for tables, and merge it into about so many layers."""
+def no_tables(most_tried: int) -> Iterator[None]:
+    """Take every chain to be too deep for tables, and try at most so many degrees."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(deep, "MOST_MERGED", merged)
+        patch.setattr(deep, "MOST_TRIED", most_tried)
         patch.setattr(deep, "tables_fit", lambda *_: False)
         yield
 
@@ -80,13 +81,15 @@ def test_merged_layers_cost_what_their_stage_does(
 
 
 @settings(max_examples=40, deadline=None)
-@given(chains, st.integers(2, 12))
+@given(chains, st.sampled_from(["1f1b", "gpipe"]), st.sampled_from([1, 4, 100]))
 def test_a_deep_chain_is_no_faster_than_the_best_and_its_bound_no_slower(
-    problem: PlacementProblem, merged: int
+    problem: PlacementProblem, schedule: PipelineScheduleName, most_tried: int
 ) -> None:
-    """What merging leaves out costs time, and is in the gap."""
+    """What is not tried costs time, and is in the gap; what fits nowhere is said to."""
+    training = replace(problem.training, pipeline_schedule=schedule)
+    problem = replace(problem, training=training)
     best = solved(problem)
-    with no_tables(merged):
+    with no_tables(most_tried):
         found = solved(problem)
     if isinstance(best, str) or isinstance(found, str):
         assert isinstance(best, str) and isinstance(found, str)
@@ -119,13 +122,39 @@ def test_ten_thousand_layers(network: str, kinds: int) -> None:
     assert again.time_per_batch_s == placement.time_per_batch_s
 
 
-@pytest.mark.parametrize("what", ["a skipping edge", "ZeRO", "no memory"])
-def test_what_cannot_be_merged_is_refused_with_its_size(what: str) -> None:
+@pytest.mark.parametrize(
+    ("network", "stash_bytes"), [("tpuv4-ici-flat", 10**6), ("dgx-a100", 4 * 10**6)]
+)
+def test_ten_thousand_layers_whose_stashes_fill_the_memory(network: str, stash_bytes: int) -> None:
+    """First stages have few layers, last ones many, and the bound knows why."""
+    problem = chain(10_000, network, 1024)
+    layer = replace(problem.layers[1][0], stash_bytes=stash_bytes)
+    problem = replace(problem, layers=dict.fromkeys(problem.layers, 10_000 * (layer,)))
+    placement = solve_placement(problem)
+    assert placement.gap is not None and 0.0 <= placement.gap < 0.1
+    fewest, *_, most = sorted(len(stage.layers) for stage in placement.stages)
+    full = max(stage.memory_bytes.total for stage in placement.stages)
+    assert full <= problem.hbm_usable_bytes
+    assert most > 2 * fewest and full > 0.99 * problem.hbm_usable_bytes
+
+
+def test_a_deep_chain_that_fits_nowhere_is_infeasible() -> None:
+    """With the memory that it would need."""
+    problem = chain(10_000, "tpuv4-ici-flat", 1024)
+    problem = replace(problem, hbm_usable_bytes=6e7)
+    with pytest.raises(InfeasibleError, match="Even the split that needs least memory") as caught:
+        solve_placement(problem)
+    misfit = caught.value.misfit  # type: ignore[attr-defined]
+    for more, fits in ((0, True), (-1, False)):
+        again = replace(problem, hbm_usable_bytes=float(misfit.memory.total + more))
+        assert isinstance(solved(again), str) != fits
+
+
+@pytest.mark.parametrize("what", ["a skipping edge", "ZeRO"])
+def test_other_deep_chains_are_refused_with_its_size(what: str) -> None:
     """Before memory is taken, as every chain without enough of it."""
     problem = chain(10_000, "tpuv4-ici-flat", 1024, zero=1 if what == "ZeRO" else 0)
     if what == "a skipping edge":
         problem = replace(problem, edges=(*problem.edges, (0, 9_999)))
-    if what == "no memory":
-        problem = replace(problem, hbm_usable_bytes=1e3)
     with pytest.raises(InputError, match=r"10,000 layers .* GB of memory for the tables"):
         solve_placement(problem)

@@ -6,7 +6,7 @@ import sqlite3
 from pathlib import Path
 
 import pytest
-from sqlalchemy import func, select, text, update
+from sqlalchemy import func, inspect, select, text, update
 
 from phaze_opt.errors import ConflictError, InputError, NotFoundError, PhazeError
 from phaze_opt.store.failures import LOCK_TIMEOUT_S, DatabaseError
@@ -188,6 +188,8 @@ def test_older_tables_are_brought_up_to_date(sqlite_url: str) -> None:
         connection.exec_driver_sql("ALTER TABLE phaze_study DROP COLUMN target")
         connection.exec_driver_sql("ALTER TABLE phaze_enumeration DROP COLUMN question")
         connection.exec_driver_sql("DROP TABLE phaze_claim")
+        connection.exec_driver_sql("DROP INDEX ix_phaze_ticket_of_state")
+        connection.exec_driver_sql("CREATE INDEX ix_phaze_old ON phaze_ticket (state)")
         connection.exec_driver_sql("UPDATE phaze_schema SET version = 0")
     storage.close()
     with open_storage(sqlite_url).reading() as session:
@@ -195,6 +197,8 @@ def test_older_tables_are_brought_up_to_date(sqlite_url: str) -> None:
         assert session.scalars(select(TicketRow.reason)).all() == []
         assert session.scalars(select(EnumerationRow.question)).all() == []
         assert session.scalars(select(ClaimRow.point)).all() == []
+        indexes = inspect(session.connection()).get_indexes("phaze_ticket")
+        assert {index["name"] for index in indexes} == {"ix_phaze_ticket_of_state"}
 
 
 def test_passwords_among_the_options_are_hidden() -> None:

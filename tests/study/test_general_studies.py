@@ -17,6 +17,7 @@ from phaze_opt.spec.constraints import run_violation
 from phaze_opt.spec.space import DesignPoint, Space, all_points, params_of
 from phaze_opt.spec.study_spec import AreaSpec, ConstraintSpec, SearchSpec, StudySpec, WorkloadSpec
 from phaze_opt.store.caches import EvaluationCache, ScheduleCache
+from phaze_opt.store.stored_study import StoredStudy
 from phaze_opt.study.best_design import best_to_json_dict
 from phaze_opt.study.difference import compare_studies
 from phaze_opt.study.objective import Objective
@@ -291,18 +292,46 @@ def test_trials_are_chosen_and_sorted(url: str) -> None:
     study = study_of(url, search=SearchSpec(sampler="random", trials=20, seed=3))
     study.run()
     trials = study.trials()
-    chosen = choose_trials(trials, where=["state=feasible", "num_tc>=4"], sort="-value", limit=3)
+    where = ["state=feasible", "num_tc>=4"]
+    chosen = list(choose_trials(study.each_trial, where=where, sort="-value", limit=3))
     points = [trial.point for trial in trials if trial.kind == "feasible"]
     expected = sum(1 for point in points if point is not None and int(point["num_tc"]) >= 4)
     assert len(chosen) == min(3, expected) > 0
     values = [trial.metrics.value for trial in chosen if trial.metrics is not None]
     assert values == sorted(values, reverse=True)
-    assert choose_trials(trials) == trials
+    assert list(choose_trials(study.each_trial)) == trials
+    every = list(choose_trials(study.each_trial, sort="-value"))
+    # Equal values stay in the order of their numbers.
+    by_value = sorted(trials, key=lambda trial: trial.metrics.value, reverse=True)  # type: ignore[union-attr]
+    assert every == by_value and list(study.each_trial([3, 1])) == [trials[3], trials[1]]
+    assert list(choose_trials(study.each_trial, where=where)) == sorted(
+        (trial for trial in every if trial.kind == "feasible" and trial.point["num_tc"] >= 4),  # type: ignore
+        key=lambda trial: trial.number,
+    )
     frame = study.to_pandas()
     assert list(frame["number"]) == [trial.number for trial in trials]
     for where, sentence in ((["num_tc~3"], "cannot be read"), (["num_tcs=3"], "'num_tc'")):
         with pytest.raises(InputError, match=sentence):
-            choose_trials(trials, where=where)
+            list(choose_trials(study.each_trial, where=where))
+
+
+def test_trials_are_read_some_at_a_time(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who needs the first ones reads no others."""
+    study = study_of(url, search=SearchSpec(sampler="random", trials=8, seed=3))
+    study.run()
+    monkeypatch.setattr("phaze_opt.store.stored_study._AT_ONCE", 3)
+    parts = []
+    read = StoredStudy.some_trials
+
+    def some_trials(self: StoredStudy, *conditions: Any) -> Any:
+        parts.append(len(trials := read(self, *conditions)))
+        return trials
+
+    monkeypatch.setattr(StoredStudy, "some_trials", some_trials)
+    first, second = choose_trials(study.each_trial, limit=2)
+    assert (first.number, second.number, parts) == (0, 1, [3])
+    assert [trial.number for trial in study.each_trial()] == list(range(8))
+    assert parts == [3, 3, 3, 2]
 
 
 def test_without_pandas_a_sentence_says_so(url: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -55,6 +55,11 @@ class BestBoundFirst:
     guess
         Guesses the costs of points where bounds say little about the order; ``None`` for bounds
         alone. It decides what is tried first, never what is proven.
+
+    Attributes
+    ----------
+    replay
+        Takes in the trials.
     """
 
     def __init__(
@@ -71,12 +76,12 @@ class BestBoundFirst:
         self._rest = iter(points)
         self._opened: list[tuple[Coordinates, Mapping[str, Any], Cost]] = []
         self._closed = 0
-        self._replay = TrialReplay(grid, cost, _Tried())
+        self.replay = TrialReplay(grid, cost, _Tried())
         self._tried = _Tried()
 
     def read(self, trials: Sequence[FrozenTrial]) -> None:
-        """Read all trials of the study, given in the order of their numbers."""
-        self._tried = self._replay.state(trials)
+        """Read all trials of the study, or those after the settled ones, by number."""
+        self._tried = self.replay.state(trials)
 
     @property
     def is_proven(self) -> bool:

@@ -62,6 +62,13 @@ class Samplers:
         Order of finished trials, for samplers that can use more than the value.
     options
         Options of this sampler; ``None`` for the defaults.
+
+    Attributes
+    ----------
+    replay
+        Takes in the trials of a sampler that needs only their points and costs; ``None`` of others.
+        Those of Optuna (``tpe``, ``nsga2``, ``nsga3``, ``gp``) need all trials, and a run of many
+        begins by reading them.
     """
 
     def __init__(
@@ -73,7 +80,9 @@ class Samplers:
         options: SamplerOptions | None = None,
     ) -> None:
         self._seed = seed
-        self._make = _maker(name, seed, space, cost, options or sampler_options(name, {}))
+        options = options or sampler_options(name, {})
+        self.replay = _replay(seed, space, cost, options)
+        self._make = _maker(name, seed, space, self.replay, options)
 
     def for_ticket(self, ticket: int, given: Mapping[str, Any] | None = None) -> BaseSampler:
         """Return the sampler of one trial.
@@ -92,11 +101,30 @@ class Samplers:
         return GivenSampler(given, sampler if isinstance(sampler, BaseGASampler) else None)
 
 
+def _replay(
+    seed: int,
+    space: Mapping[str, BaseDistribution],
+    cost: CostOf,
+    options: SamplerOptions,
+) -> TrialReplay[ProposingState] | None:
+    """Return the replay of a search that follows from the trials alone; ``None`` of others."""
+    match options:
+        case ClimbOptions():
+            grid = Grid.of(space)
+            return TrialReplay(grid, cost, Climb(grid, options))
+        case EvolutionOptions():
+            from phaze_opt.study.samplers.evolution import Evolution
+
+            grid = Grid.of(space)
+            return TrialReplay(grid, cost, Evolution(grid, seed, options))
+    return None
+
+
 def _maker(
     name: SamplerName,
     seed: int,
     space: Mapping[str, BaseDistribution],
-    cost: CostOf,
+    replay: TrialReplay[ProposingState] | None,
     options: SamplerOptions,
 ) -> Callable[[int, int], BaseSampler]:
     """Return a function of seed and ticket of a trial that makes its sampler."""
@@ -109,23 +137,12 @@ def _maker(
             return lambda own_seed, ticket: _genetic(name, own_seed, axes, options)
         case GaussianProcessOptions():
             return lambda own_seed, ticket: _gaussian_process(own_seed, axes, options)
+    if replay is not None:
+        return lambda own_seed, ticket: ReplaySampler(own_seed, replay)
     if name in ("random", "bound"):
         return lambda own_seed, ticket: RandomSampler(seed=own_seed)
-    grid = Grid.of(space)
-    match options:
-        case ClimbOptions():
-            return _replaying(TrialReplay(grid, cost, Climb(grid, options)))
-        case EvolutionOptions():
-            from phaze_opt.study.samplers.evolution import Evolution
-
-            return _replaying(TrialReplay(grid, cost, Evolution(grid, seed, options)))
-    points = _points_by_ticket(name, seed, grid)
+    points = _points_by_ticket(name, seed, Grid.of(space))
     return lambda own_seed, ticket: GivenSampler(points(ticket))
-
-
-def _replaying(replay: TrialReplay[ProposingState]) -> Callable[[int, int], BaseSampler]:
-    """Return a function that makes the sampler of a search that follows from the trials."""
-    return lambda own_seed, ticket: ReplaySampler(own_seed, replay)
 
 
 def _points_by_ticket(

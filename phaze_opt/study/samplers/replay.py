@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar
 
 from optuna.distributions import BaseDistribution
@@ -16,6 +17,9 @@ if TYPE_CHECKING:
 
 Cost = tuple[Any, ...]
 """Orders finished trials: the best has the smallest."""
+
+Replayed = tuple[Coordinates, Cost | None]
+"""A trial as a search sees it: its point, and its cost unless it still runs."""
 
 CostOf = Callable[[FrozenTrial], Cost]
 
@@ -62,31 +66,40 @@ class TrialReplay(Generic[S_co]):
         self._cost = cost
         self._settled = start
         self._settled_trials = 0
-        self._complete: dict[int, tuple[Coordinates, Cost | None] | None] = {}
+        self._complete: dict[int, Replayed | None] = {}
+
+    def settle(self, replayed: Iterable[Replayed | None]) -> None:
+        """Take in the next finished trials, each as point and cost, or ``None`` without them."""
+        for trial in replayed:
+            if trial is not None:
+                self._settled.record(*trial)
+            self._settled_trials += 1
 
     def state(self, trials: Sequence[FrozenTrial]) -> S_co:
-        """Return the state after all trials of the study, given in the order of their numbers."""
-        while self._is_settled(trials):
-            replayed = self._read(trials[self._settled_trials])
-            if replayed is not None:
-                self._settled.record(*replayed)
-            self._complete.pop(self._settled_trials, None)
-            self._settled_trials += 1
-        unsettled = [self._read(trial) for trial in trials[self._settled_trials :]]
+        """Return the state after all trials of the study.
+
+        Parameters
+        ----------
+        trials
+            By number; those that are settled may be left out.
+        """
+        first = bisect_left(trials, self._settled_trials, key=lambda trial: trial.number)
+        while first < len(trials) and self._is_next(trials[first]):
+            self.settle([self._read(trials[first])])
+            self._complete.pop(trials[first].number, None)
+            first += 1
+        unsettled = [self._read(trial) for trial in trials[first:]]
         state = self._settled
         for replayed in filter(None, unsettled):
             state = state.copy() if state is self._settled else state
             state.record(*replayed)
         return state
 
-    def _is_settled(self, trials: Sequence[FrozenTrial]) -> bool:
-        """Whether the next trial is finished, and none before it is missing."""
-        number = self._settled_trials
-        if number >= len(trials):
-            return False
-        return trials[number].number == number and trials[number].state.is_finished()
+    def _is_next(self, trial: FrozenTrial) -> bool:
+        """Whether a trial is finished, and none before it is missing."""
+        return trial.number == self._settled_trials and trial.state.is_finished()
 
-    def _read(self, trial: FrozenTrial) -> tuple[Coordinates, Cost | None] | None:
+    def _read(self, trial: FrozenTrial) -> Replayed | None:
         """Return point and cost of a trial; ``None`` if it failed or its point is not on the grid.
 
         A complete trial is read once.
