@@ -24,6 +24,12 @@ from phaze_opt.workload.capture.aten_kinds import (
     UNKNOWN_PRODUCTS,
     VIEWS,
 )
+from phaze_opt.workload.experts import (
+    grouped_product,
+    grouped_weight_gradient,
+    is_gated,
+    surplus_flops,
+)
 from phaze_opt.workload.graph import (
     AttentionScores,
     Collective,
@@ -80,6 +86,8 @@ class NodeWork:
         Tells the pieces of a node apart in operator names.
     factors
         Nodes whose results are the first and the second operand of the product, where it has two.
+    surplus_flops
+        FLOPs of the product that are no part of the model.
     """
 
     gemms: tuple[Gemm, ...] = ()
@@ -91,6 +99,7 @@ class NodeWork:
     part_elements: int | None = None
     suffix: str = ""
     factors: tuple[fx.Node, ...] = ()
+    surplus_flops: int = 0
 
 
 def name_of(node: fx.Node) -> str:
@@ -259,27 +268,84 @@ def _convolution_backward(node: fx.Node) -> tuple[NodeWork, ...]:
     return tuple(piece for piece, is_used in zip(pieces, used, strict=True) if is_used)
 
 
-def _attention_shape(query: Tensor, key: Tensor, causal: bool, window: int) -> AttentionShape:
-    """Return the sizes of fused attention of ``(sequence, batch, heads, head size)`` tensors."""
-    queries, batch, heads, head_dim = query.shape
-    keys, _, kv_heads, _ = key.shape
-    return AttentionShape(batch, queries, keys, heads, kv_heads, head_dim, causal, window)
-
-
 def _flash_attention(node: fx.Node) -> tuple[NodeWork, ...]:
-    """Return the forward of a fused attention core."""
-    query, key, _, _, dropout, causal, window, softcap = node.args
-    shape = _attention_shape(value_of(query), value_of(key), bool(causal), cast(int, window))
-    gemms, vector = forward_work(shape, dropout=bool(dropout), softcap=bool(softcap))
+    """Return the forward of a fused attention core, whose last argument may be a soft cap."""
+    query, key, value, _, dropout, causal, window, *softcap = node.args
+    shape = _attention_shape((query, key, value), bool(causal), cast(int, window))
+    gemms, vector = forward_work(shape, dropout=bool(dropout), softcap=any(softcap))
     return (NodeWork(gemms=gemms, vector=vector, attention=shape.scores),)
 
 
 def _flash_attention_backward(node: fx.Node) -> tuple[NodeWork, ...]:
     """Return the backward of a fused attention core."""
-    _, query, key, *_, dropout, causal, window, softcap = node.args
-    shape = _attention_shape(value_of(query), value_of(key), bool(causal), cast(int, window))
-    gemms, vector = backward_work(shape, dropout=bool(dropout), softcap=bool(softcap))
+    _, query, key, value, _, _, _, dropout, causal, window, *softcap = node.args
+    shape = _attention_shape((query, key, value), bool(causal), cast(int, window))
+    gemms, vector = backward_work(shape, dropout=bool(dropout), softcap=any(softcap))
     return (NodeWork(gemms=gemms, vector=vector, attention=shape.scores),)
+
+
+def _attention_shape(operands: tuple[Any, ...], causal: bool, window: int) -> AttentionShape:
+    """Return the sizes of fused attention of ``(sequence, batch, heads, head size)`` tensors."""
+    query, key, value = map(value_of, operands)
+    queries, batch, heads, head_dim = query.shape
+    keys, _, kv_heads, _ = key.shape
+    width = value.shape[-1] if value.shape[-1] != head_dim else 0
+    return AttentionShape(batch, queries, keys, heads, kv_heads, head_dim, causal, window, width)
+
+
+def _grouped_product(node: fx.Node) -> tuple[NodeWork, ...]:
+    """Return a product of rows and the weights of experts, or its gradient of the rows.
+
+    The gradient of the rows is the product with turned weights.
+    """
+    tile, devices = cast(tuple[int, int], node.args[-2:])
+    rows, (experts, *sizes) = len(value_of(node.args[0])), value_of(node.args[1]).shape
+    outputs, inputs = sizes if len(node.args) == 5 else reversed(sizes)
+    weight = experts, outputs, inputs
+    return _grouped(node, grouped_product(rows, weight, tile), rows, weight, devices)
+
+
+def _grouped_product_weight(node: fx.Node) -> tuple[NodeWork, ...]:
+    """Return the gradient of the weights of experts."""
+    tile, devices = cast(tuple[int, int], node.args[-2:])
+    rows, weight = len(value_of(node.args[0])), cast(tuple[int, int, int], value_of(node).shape)
+    return _grouped(node, grouped_weight_gradient(rows, weight, tile), rows, weight, devices)
+
+
+def _grouped(
+    node: fx.Node, gemm: Gemm, rows: int, weight: tuple[int, int, int], devices: int
+) -> tuple[NodeWork, ...]:
+    """Return the work of a grouped product, whose operands are the first two arguments."""
+    factors = cast(tuple[fx.Node, ...], tuple(node.args[:2]))
+    surplus = surplus_flops(gemm, rows, weight, devices)
+    return (NodeWork(gemms=(gemm,), factors=factors, surplus_flops=surplus),)
+
+
+def _route(direction: int) -> Callable[[fx.Node], tuple[NodeWork, ...]]:
+    """Return the handler of a router's weights: scores of all experts, of which it takes some."""
+
+    def handle(node: fx.Node) -> tuple[NodeWork, ...]:
+        kind = _SCORES[cast(str, node.args[-1])][direction]
+        logits = value_of(node.args[direction])
+        choice = (_rows("reduce", logits),) if direction == 0 else ()
+        return (NodeWork(vector=(_rows(kind, logits), *choice)),)
+
+    return handle
+
+
+def _expert_activation(node: fx.Node) -> tuple[NodeWork, ...]:
+    """Return the activation of experts: with its gate, and the weight of every row."""
+    result, activation = value_of(node), cast(str, node.args[-1])
+    kinds = [_ACTIVATIONS[activation], *["multiply"] * (1 + is_gated(activation))]
+    return (NodeWork(vector=tuple(_rows(kind, result) for kind in kinds)),)
+
+
+def _expert_activation_backward(node: fx.Node) -> tuple[NodeWork, ...]:
+    """Return the gradients of the activation, of its gate and of the weights of the rows."""
+    gradient, activation = value_of(node.args[0]), cast(str, node.args[-1])
+    kinds = [f"{_ACTIVATIONS[activation]}_backward", "multiply", "reduce"]
+    kinds += ["multiply"] * 2 * is_gated(activation)
+    return (NodeWork(vector=tuple(_rows(kind, gradient) for kind in kinds)),)
 
 
 def _collective(kind: CollectiveKind, whole: str) -> Callable[[fx.Node], tuple[NodeWork, ...]]:
@@ -300,6 +366,12 @@ def _of_operand(kind: str, index: int) -> Callable[[fx.Node], tuple[NodeWork, ..
 
     return handle
 
+
+_SCORES = {"softmax": ("softmax", "softmax_backward"), "sigmoid": ("sigmoid", "tanh_backward")}
+"""Vector work of a router's scores, forward and backward."""
+
+_ACTIVATIONS = {"swiglu": "silu", "geglu": "gelu", "gelu": "gelu", "relu": "relu"}
+"""Vector work of the activation of experts, by that of the model."""
 
 _REDUCTIONS: Iterable[str] = (
     "sum",
@@ -326,6 +398,20 @@ _SPECIAL: dict[str, Callable[[fx.Node], tuple[NodeWork, ...]]] = {
     "aten::convolution_backward": _convolution_backward,
     "phaze::flash_attention": _flash_attention,
     "phaze::flash_attention_backward": _flash_attention_backward,
+    "phaze::sink_attention": _flash_attention,
+    "phaze::sink_attention_backward": _flash_attention_backward,
+    "phaze::latent_keys_and_values": _of_operand("rotary", 0),
+    "phaze::latent_keys_and_values_backward": _of_operand("rotary", 0),
+    "phaze::route": _route(0),
+    "phaze::route_backward": _route(1),
+    "phaze::permute_rows": lambda node: (NodeWork(vector=(_rows("gather", value_of(node)),)),),
+    "phaze::combine_rows": _of_operand("reduce", 0),
+    "phaze::grouped_product": _grouped_product,
+    "phaze::grouped_product_data": _grouped_product,
+    "phaze::grouped_product_weight": _grouped_product_weight,
+    "phaze::grouped_bias_gradient": _reduce,
+    "phaze::expert_activation": _expert_activation,
+    "phaze::expert_activation_backward": _expert_activation_backward,
     "phaze::all_reduce": _collective("all_reduce", "operand"),
     "phaze::reduce_scatter": _collective("reduce_scatter", "operand"),
     "phaze::all_gather": _collective("all_gather", "result"),

@@ -14,10 +14,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
+from msgspec import UNSET
 from torch import fx, nn
 
 from phaze_opt.workload.capture.aot import Trace, trace
@@ -51,7 +52,12 @@ class LayerNodes:
 
 
 def capture_layer(
-    name: str, module: nn.Module, inputs: Sequence[torch.Tensor], *, tied_parameters: int = 0
+    name: str,
+    module: nn.Module,
+    inputs: Sequence[torch.Tensor],
+    *,
+    tied_parameters: int = 0,
+    routed_parameters: int = 0,
 ) -> Layer:
     """Capture the training of one layer.
 
@@ -65,10 +71,13 @@ def capture_layer(
         Tensors on the meta device; those that require a gradient get one in the backward.
     tied_parameters
         Number of the module's parameters that another layer holds too.
+    routed_parameters
+        Number of them that belong to routed experts.
     """
     model = TracedModel(trace(module, inputs))
     parameters = sum(parameter.numel() for parameter in module.parameters())
-    return model.layer(name, model.whole, parameters, tied_parameters)
+    layer = model.layer(name, model.whole, parameters, tied_parameters)
+    return replace(layer, routed_parameters=routed_parameters or UNSET)
 
 
 class TracedModel:
@@ -204,6 +213,7 @@ class TracedModel:
                         vector=work.vector,
                         collective=work.collective,
                         attention=work.attention,
+                        surplus_flops=work.surplus_flops or UNSET,
                     )
                 )
         tensors = []

@@ -18,9 +18,9 @@ from phaze_opt.workload.capture.aten import name_of
 from phaze_opt.workload.capture.tensors import LiveGraph, ResultMemory, ancestors
 
 _BATCHED = ("aten::bmm", "aten::baddbmm")
-_PRODUCTS = ("aten::mm", "aten::addmm")
-_FUSED_ATTENTION = "phaze::flash_attention"
-_KEPT = (_FUSED_ATTENTION, "phaze::all_reduce", "phaze::reduce_scatter")
+_PRODUCTS = ("aten::mm", "aten::addmm", "phaze::grouped_product")
+_FUSED_ATTENTION = ("phaze::flash_attention", "phaze::sink_attention")
+_KEPT = (*_FUSED_ATTENTION, "phaze::all_reduce", "phaze::reduce_scatter")
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ def selective_recompute(
     cores = _attention_cores(forward, nodes)
     if cores:
         return _without_cores(forward, nodes, stash, cores)
-    if any(name_of(node) == _FUSED_ATTENTION for node in nodes):
+    if any(name_of(node) in _FUSED_ATTENTION for node in nodes):
         return _per_operator(forward, nodes, stash)
     return RecomputePlan(set(stash), [])
 
