@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from phaze_opt.workload.graph import Workload
 
 _FACTORY = re.compile(r"(?!(gpt|llama|moe|hf):)[A-Za-z_][\w.]*:[A-Za-z_]\w*")
-"""``package.module:function``; ``gpt:``, ``llama:``, ``moe:`` and ``hf:`` begin models, not packages."""
+"""``package.module:function``; ``gpt:``, ``llama:``, ``moe:`` and ``hf:`` begin models."""
 
 app = typer.Typer(no_args_is_help=True, help="Look at models.")
 

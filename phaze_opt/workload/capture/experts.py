@@ -65,7 +65,7 @@ class MixtureOfExperts(nn.Module):
         result = self._routed(x)
         if self.shared is None:
             return result
-        shared = self.shared(x)
+        shared: Tensor = self.shared(x)
         if self.shared_gate is not None:
             shared = torch.sigmoid(self.shared_gate(x)) * shared
         return result + shared
