@@ -13,6 +13,7 @@ from phaze_opt.choices import ValidationGroup
 from phaze_opt.validation.attention import validate_attention
 from phaze_opt.validation.attention_training import validate_training_attention
 from phaze_opt.validation.collectives import validate_collectives
+from phaze_opt.validation.expert_layers import validate_expert_layers
 from phaze_opt.validation.measured import UnexpressedRow, ValidationTable, unexpressed_rows
 from phaze_opt.validation.memory import validate_block_memory
 from phaze_opt.validation.norms import validate_norms
@@ -30,6 +31,7 @@ PREDICTORS: Mapping[ValidationGroup, tuple[Callable[[], list[ValidationTable]], 
         validate_best_products,
         validate_single_operators,
         validate_norms,
+        validate_expert_layers,
     ),
     "attention": (validate_attention, validate_training_attention),
     "collectives": (validate_collectives,),
