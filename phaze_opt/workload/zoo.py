@@ -285,7 +285,14 @@ def _refuse_impossible(
 
 
 def _capture(key: CaptureKey) -> CachedVariant:
-    """Capture a variant and write it to the cache; only this function imports torch."""
+    """Capture a variant and write it to the cache."""
+    cached = capture_key(key)
+    write_variant(cached)
+    return cached
+
+
+def capture_key(key: CaptureKey) -> CachedVariant:
+    """Capture a variant now; only this function imports torch."""
     from phaze_opt.workload.capture.transformer import capture_transformer, count_parameters
 
     variant = capture_transformer(
@@ -296,6 +303,4 @@ def _capture(key: CaptureKey) -> CachedVariant:
     )
     parameters = count_parameters(key.config)
     active = count_parameters(key.config, active=True) if key.config.experts else UNSET
-    cached = CachedVariant(key, parameters, variant, active)
-    write_variant(cached)
-    return cached
+    return CachedVariant(key, parameters, variant, active)
