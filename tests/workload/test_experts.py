@@ -27,6 +27,7 @@ from phaze_opt.workload.fusion import fuse
 from phaze_opt.workload.graph import Gemm, Layer, OperatorGraph, WorkloadVariant
 from phaze_opt.workload.huggingface import read_huggingface_config
 from phaze_opt.workload.huggingface_experts import EXPERT_FAMILIES
+from phaze_opt.workload.workload_file import read_workload, write_workload
 from phaze_opt.workload.zoo import load_workload, model_config
 
 KNOWN_PARAMETERS = {
@@ -370,3 +371,16 @@ def test_a_degree_must_divide_every_width() -> None:
     assert not replace(config, experts=Experts(8, 2, 18)).divides(4)
     with pytest.raises(InputError, match="feed-forward width 96 and 16 and 48"):
         load_workload(f"{MOE},ffn=96,dense_layers=1,shared=3", tensor_parallel=(16,))
+
+
+def test_a_workload_with_experts_is_a_file(tmp_path: Path) -> None:
+    """It is read as it was written, and numbers of experts are in it."""
+    workload = load_workload(f"{MOE},shared=1", tensor_parallel=(1, 2))
+    path = tmp_path / "a.json"
+    write_workload(workload, path)
+    assert read_workload(path) == workload
+    assert b'"active_parameters"' in path.read_bytes()
+    text = path.read_text("utf-8").replace('"routed_parameters":', '"routed_parameters":-')
+    path.write_text(text, "utf-8")
+    with pytest.raises(InputError, match="routed_parameters"):
+        read_workload(path)
