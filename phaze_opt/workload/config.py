@@ -20,7 +20,8 @@ _VOCABULARY_MULTIPLE = 128
 """Megatron-LM pads a vocabulary that is split to a multiple of this times the tensor degree."""
 
 _LARGEST_SIZE = 2**24
-_MOST_LAYERS = 10_000
+_MOST_ELEMENTS = 2**36
+MOST_LAYERS = 10_000
 """A larger number is a typing error, and tensors would have more than 2**63 elements."""
 
 """How attention is computed: scores in memory, or one fused core."""
@@ -222,6 +223,11 @@ class TransformerConfig:
                 f"dense_layers is {list(self.experts.dense_layers)}, but there are {self.layers} "
                 "layers, counted from 0."
             )
+        if self.experts and self.experts.count * self.experts.feed_forward >= _MOST_ELEMENTS:
+            raise InputError(
+                f"{self.experts.count} experts of width {self.experts.feed_forward} are too large "
+                "to address."
+            )
         if self.latent and (self.positions != "rotary" or self.kv_heads or self.query_key_norm):
             raise InputError(
                 "Latent attention needs rotary positions, as many key heads as heads, and no norm "
@@ -284,7 +290,7 @@ class TransformerConfig:
     @property
     def routed_blocks(self) -> tuple[bool, ...]:
         """By block: whether it has experts."""
-        dense = self.experts.dense_layers if self.experts else range(self.layers)
+        dense = frozenset(self.experts.dense_layers) if self.experts else range(self.layers)
         return tuple(i not in dense for i in range(self.layers))
 
     @property
@@ -365,7 +371,7 @@ class TransformerConfig:
 
 def _refuse_outside(name: str, value: int, least: int) -> None:
     """Refuse a size that is too small, or larger than that of any model."""
-    most = _MOST_LAYERS if name == "layers" else _LARGEST_SIZE
+    most = MOST_LAYERS if name == "layers" else _LARGEST_SIZE
     if not least <= value <= most:
         raise InputError(f"{name} is {shown(value)}, but it must be between {least} and {most}.")
 

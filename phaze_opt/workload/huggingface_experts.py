@@ -47,7 +47,8 @@ def _sparse_step(plain: Plain, layers: int) -> list[int]:
     only = plain.get("mlp_only_layers") or []
     if not isinstance(only, list) or not all(isinstance(layer, int) for layer in only):
         raise refusal("mlp_only_layers", only, "a list of layers")
-    return [i for i in range(layers) if i in only or (i + 1) % step]
+    listed = set(only)
+    return [i for i in range(layers) if i in listed or (i + 1) % step]
 
 
 def _mixtral(plain: Plain) -> dict[str, Any]:
@@ -176,16 +177,19 @@ def _llama4(plain: Plain) -> dict[str, Any]:
     routed = list(range(step - 1, layers, step)) if routed is None else routed
     if not isinstance(routed, list) or not all(isinstance(layer, int) for layer in routed):
         raise refusal("moe_layers", routed, "a list of layers")
+    dense = sorted({*range(layers)} - {*routed})
     chunk = whole_number(plain, "attention_chunk_size", 8192)
     interval = whole_number(plain, "no_rope_layer_interval", 4) or 1
     turned = plain.get("no_rope_layers") or [(i + 1) % interval for i in range(layers)]
+    if not isinstance(turned, list):
+        raise refusal("no_rope_layers", turned, "a list of 0 and 1")
     norm = flag(plain, "use_qk_norm", True)
     return {
         "windows": tuple(chunk if turns else 0 for turns in turned) if chunk else (),
         **fields.attention_bias(plain),
         "query_key_norm": norm,
         **({"head_norm": "unweighted"} if norm else {}),
-        **_experts(plain, sizes, [i for i in range(layers) if i not in routed], scores="sigmoid"),
+        **_experts(plain, sizes, dense, scores="sigmoid"),
     }
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from phaze_opt.checked import shown
 from phaze_opt.errors import InputError, unknown_name
-from phaze_opt.workload.config import LLAMA, TransformerConfig
+from phaze_opt.workload.config import LLAMA, MOST_LAYERS, TransformerConfig
 from phaze_opt.workload.experts import Experts, LatentAttention
 
 _FAMILIES: dict[str, dict[str, Any]] = {"gpt": {}, "llama": LLAMA, "moe": LLAMA}
@@ -88,10 +88,10 @@ def _with_experts(fields: dict[str, Any], given: set[str], model: str) -> dict[s
     dense, shared = fields.pop("dense_layers", 0), fields.pop("shared", 0)
     if dense and "ffn" not in given:
         raise InputError(f"The model {model!r} lacks ffn, the width of its dense_layers.")
-    if not 0 <= dense <= fields["layers"]:
+    most = min(fields["layers"], MOST_LAYERS)
+    if not 0 <= dense <= most:
         raise InputError(
-            f"dense_layers is {shown(dense)}, but it must be between 0 and the "
-            f"{shown(fields['layers'])} layers."
+            f"dense_layers is {shown(dense)}, but it must be between 0 and the {most} layers."
         )
     routed = {name: fields.pop(key) for key, name in _EXPERTS.items()}
     fields["experts"] = Experts(

@@ -332,6 +332,8 @@ def test_contradictions_are_refused(fields: dict[str, Any], words: str) -> None:
     [
         (lambda: Experts(4, 5, 8), "top_k is 5, but it must be at most the 4 experts"),
         (lambda: Experts(0, 1, 8), "count is 0"),
+        (lambda: model_config(f"{MOE[:-2]}{2**23},shared=-1"), "shared is -8388608"),
+        (lambda: TransformerConfig(1, 64, 4, 8, 9, experts=Experts(2**20, 1, 2**16)), "to address"),
         (lambda: LatentAttention(0, 8, 8, 8), "kv_rank is 0"),
         (lambda: model_config("moe:layers=2,hidden=8,heads=2"), "lacks sequence, vocab, experts"),
         (lambda: model_config(f"{MOE},dense_layers=1"), "lacks ffn"),
