@@ -24,6 +24,8 @@ Modules
 ``layer_cuts``           layers of a module found, marked in a trace, and cut out of it
 ``aot``                  the traced forward and backward graphs
 ``aten``, ``aten_kinds`` the work of one ATen operator: products, vector work, collective
+``aten_fused``           the work of fused kernels: attention, experts
+``aten_node``            a node's name and tensors, and what its work is
 ``tensors``              the memory that nodes read and write; views share it
 ``layer``                a `phaze_opt.workload.graph.Layer` from the traced nodes of one layer
 ``selective_recompute``  tensors that selective recompute keeps, operators that run again
@@ -34,8 +36,8 @@ Formula -> function
 parameters of a model                    -> `transformer.count_parameters`
 GEMM of an ATen product                  -> `aten.work_of`
 products of a convolution                -> `aten._convolution`, `aten._convolution_backward`
-products of fused attention, backward    -> `aten._flash_attention_backward`
-products of experts                      -> `aten._grouped_product`, `aten._grouped_product_weight`
+products of fused attention, backward    -> `aten_fused._flash_attention_backward`
+products of experts                      -> `aten_fused._grouped_product`, and `..._weight`
 parameters that work on a token          -> `transformer.count_parameters` (``active``)
 stash without recompute                  -> `layer.TracedModel.layer` (``stash_bytes``)
 stash under selective recompute          -> `selective_recompute.selective_recompute`

@@ -22,7 +22,8 @@ from msgspec import UNSET
 from torch import fx, nn
 
 from phaze_opt.workload.capture.aot import Trace, trace
-from phaze_opt.workload.capture.aten import NodeWork, name_of, results_of, work_of
+from phaze_opt.workload.capture.aten import work_of
+from phaze_opt.workload.capture.aten_node import NodeWork, name_of, results_of
 from phaze_opt.workload.capture.selective_recompute import RecomputePlan, selective_recompute
 from phaze_opt.workload.capture.tensors import LiveGraph, ResultMemory
 from phaze_opt.workload.capture.working_set import Step, fuse_steps, peak_bytes, step_of

@@ -16,7 +16,7 @@ from typing import cast
 
 from torch import fx
 
-from phaze_opt.workload.capture.aten import name_of
+from phaze_opt.workload.capture.aten_node import name_of
 from phaze_opt.workload.capture.tensors import LiveGraph, ResultMemory, ancestors
 
 _BATCHED = ("aten::bmm", "aten::baddbmm")
