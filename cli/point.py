@@ -57,7 +57,7 @@ class PointOptions:
     model: Annotated[
         str,
         typer.Option(
-            help="Zoo name, gpt:…, llama:…, hf:PATH, or a configuration or capture (.json)."
+            help="Zoo name, gpt:…, llama:…, moe:…, hf:PATH, or a configuration or capture (.json)."
         ),
     ]
     accelerator: Annotated[str, typer.Option(help="Preset, or TOML or JSON file.")]

@@ -94,7 +94,7 @@ def schema(
 def new(
     name: Annotated[str, typer.Argument(help="What the study is called.")],
     base: Annotated[str, typer.Option(help="Preset or file whose sizes are varied.")],
-    model: Annotated[str, typer.Option(help="Zoo name, gpt:…, llama:…, hf:PATH, or a .json.")],
+    model: Annotated[str, typer.Option(help="Zoo name, gpt:…, llama:…, moe:…, hf:PATH, or .json.")],
     cluster: Annotated[str, typer.Option(help="Network preset or file.")] = "tpuv4-ici-flat",
     devices: Annotated[int, typer.Option(help="How many accelerators.")] = 64,
     global_batch: Annotated[int, typer.Option(help="Samples per optimizer step.")] = 256,

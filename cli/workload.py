@@ -28,15 +28,15 @@ if TYPE_CHECKING:
     from phaze_opt.passes.estimates import Chip
     from phaze_opt.workload.graph import Workload
 
-_FACTORY = re.compile(r"(?!(gpt|llama|hf):)[A-Za-z_][\w.]*:[A-Za-z_]\w*")
-"""``package.module:function``; ``gpt:``, ``llama:`` and ``hf:`` begin models, not packages."""
+_FACTORY = re.compile(r"(?!(gpt|llama|moe|hf):)[A-Za-z_][\w.]*:[A-Za-z_]\w*")
+"""``package.module:function``; ``gpt:``, ``llama:``, ``moe:`` and ``hf:`` begin models."""
 
 app = typer.Typer(no_args_is_help=True, help="Look at models.")
 
 ModelArgument = Annotated[
     str,
     typer.Argument(
-        help="Zoo name, gpt:…, llama:…, hf:PATH, or a configuration or capture (.json).",
+        help="Zoo name, gpt:…, llama:…, moe:…, hf:PATH, or a configuration or capture (.json).",
         show_default=False,
     ),
 ]

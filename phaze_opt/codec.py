@@ -337,8 +337,13 @@ def _checked_fields(
         if name in plain
         else _plain_default(field)
         for name, field in fields.items()
-        if name in plain or not field.required
+        if name in plain or not _is_left_out(field)
     }
+
+
+def _is_left_out(field: inspect.Field) -> bool:
+    """Say whether a field is required, or is one that is written only where it is set."""
+    return field.default is msgspec.NODEFAULT and field.default_factory is msgspec.NODEFAULT
 
 
 def _plain_default(field: inspect.Field) -> Any:

@@ -444,3 +444,24 @@ def test_copies_of_sharded_weights_take_their_bytes(schedules: dict[str, Schedul
     found_s = copied.time_per_batch_s - plain.time_per_batch_s
     assert found_s == pytest.approx(more_s, rel=1e-6)
     assert copied.energy_by_level_j["hbm"] > plain.energy_by_level_j["hbm"]
+
+
+@pytest.mark.parametrize("sequence_parallel", [False, True])
+def test_model_flops_of_experts_are_those_of_the_chosen_ones(sequence_parallel: bool) -> None:
+    """Neither padding nor what every device of a tensor-parallel group repeats is counted."""
+    model = (
+        "moe:layers=2,hidden=256,heads=4,sequence=96,vocab=512,experts=8,top_k=2,expert_ffn=64,"
+        "shared=1,q_rank=64,kv_rank=64,nope_dim=32,rope_dim=32,v_dim=32"
+    )
+    workload = load_workload(model, tensor_parallel=(1, 2), sequence_parallel=sequence_parallel)
+    padded = workload.variants[0].layers[1].forward
+    assert sum(operator.flops for operator in padded.operators) > padded.flops
+    training = Training(8, 1, sequence_parallel=sequence_parallel)
+    chip, cluster = load_accelerator("h100"), load_cluster("dgx-h100", 2)
+    teraflops = []
+    for placement in ((1, 2, 1), (1, 1, 2)):
+        found = evaluate(workload, chip, cluster, training, placement)
+        assert found.time_per_batch_s and found.tflops_per_device
+        teraflops.append(found.tflops_per_device * found.time_per_batch_s * 2)
+    expected = 3.0 * workload.variants[0].forward_flops * 8 / 1e12
+    assert teraflops == pytest.approx([expected, expected], rel=1e-12)

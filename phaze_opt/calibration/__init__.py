@@ -8,6 +8,7 @@ predicts for measured rows:
 - `products`: arrays, clocks and global buffer of a chip, from matrix products;
 - `quantised_products`: what a measured call in fp8 holds beside its product, which belongs to its
   table;
+- `expert_layers`: what a measured layer of experts holds beside its grouped products, likewise;
 - `vector`: the HBM of a chip, from vector operators;
 - `attention`: the overlap of products and softmax in fused attention;
 - `collectives`: one level of a network.

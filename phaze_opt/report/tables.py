@@ -237,8 +237,10 @@ def summary_tables(summary: WorkloadSummary) -> RenderableType:
             words = ", ".join(f"{count} {kind}" for kind, count in kinds.items())
             add_row(operators, name, direction, format_count(flops, "FLOP"), words)
     tokens = f"{summary.sequence:,} tokens per sample" if summary.sequence > 1 else "no sequence"
+    active = summary.active_parameters
+    working = f", of which {active:,} work on a token" if active else ""
     title = (
-        f"{summary.model}: {summary.parameters:,} parameters, {tokens}; per device at "
+        f"{summary.model}: {summary.parameters:,} parameters{working}, {tokens}; per device at "
         f"tensor degree {summary.tensor_parallel}, microbatch {summary.microbatch}"
     )
     note = "Stash under no, selective and full recompute; output to the next layer."

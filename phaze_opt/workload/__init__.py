@@ -8,9 +8,11 @@ Modules
 -------
 ``zoo``            a model by name: `zoo.load_workload`, `zoo.model_names`, `zoo.tensor_degrees`
 ``config``         the shape of a transformer
-``model_string``   the shape from ``gpt:...`` and ``llama:...``
+``experts``        mixtures of experts and latent attention: shapes, and grouped products
+``model_string``   the shape from ``gpt:...``, ``llama:...`` and ``moe:...``
 ``huggingface``    the shape from a Hugging Face ``config.json``; ``huggingface_families`` has a row
-                   for every ``model_type``, ``huggingface_fields`` what hangs on several keys
+                   for every ``model_type``, ``huggingface_experts`` those of mixtures of experts,
+                   ``huggingface_fields`` what hangs on several keys
 ``graph``          the data: `graph.Operator`, `graph.OperatorGraph`, `graph.Layer`,
                    `graph.Workload`
 ``fusion``         operators merged as frameworks and compilers do
@@ -23,6 +25,8 @@ Modules
 Formula -> function
 -------------------
 FLOPs of a product                       -> `graph.Gemm.flops`
+FLOPs that the model asks for            -> `graph.Operator.model_flops`, `experts.surplus_flops`
+rows that a grouped product computes     -> `experts.rows_of_expert`
 bytes that an operator reads and writes  -> `graph.OperatorGraph.read_bytes`,
                                             `graph.OperatorGraph.write_bytes`
 FLOPs of a graph, of a model's forward   -> `graph.OperatorGraph.flops`,

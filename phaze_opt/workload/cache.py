@@ -19,6 +19,7 @@ from importlib import resources
 from pathlib import Path
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from phaze_opt.codec import to_json, write_whole
 from phaze_opt.workload.config import TransformerConfig
@@ -44,11 +45,15 @@ class CaptureKey:
 
 @dataclass(frozen=True)
 class CachedVariant:
-    """The content of one file: the key, the number of the model's parameters, the variant."""
+    """The content of one file: the key, the variant, the number of the model's parameters.
+
+    The number of those that work on a token stands beside it where it is another.
+    """
 
     key: CaptureKey
     parameters: int
     variant: WorkloadVariant
+    active_parameters: int | UnsetType = UNSET
 
 
 def cache_folder() -> Path:

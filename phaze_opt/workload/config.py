@@ -6,9 +6,12 @@ import math
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from msgspec import UNSET, UnsetType
+
 from phaze_opt.checked import shown
 from phaze_opt.choices import AttentionKind
 from phaze_opt.errors import InputError
+from phaze_opt.workload.experts import Experts, LatentAttention
 
 TENSOR_DEGREES = (1, 2, 4, 8)
 """Tensor degrees that are considered: up to the devices of one server (Megatron-LM)."""
@@ -17,7 +20,8 @@ _VOCABULARY_MULTIPLE = 128
 """Megatron-LM pads a vocabulary that is split to a multiple of this times the tensor degree."""
 
 _LARGEST_SIZE = 2**24
-_MOST_LAYERS = 10_000
+_MOST_ELEMENTS = 2**36
+MOST_LAYERS = 10_000
 """A larger number is a typing error, and tensors would have more than 2**63 elements."""
 
 """How attention is computed: scores in memory, or one fused core."""
@@ -119,6 +123,18 @@ class TransformerConfig:
     image_size, patch_size, channels
         Edges of a square image and of its patches, and its channels (Dosovitskiy et al. 2021); 0
         where the input is text. A sample is its patches and a first token for the class.
+    experts
+        The experts of blocks that have some in place of the feed-forward network.
+    latent
+        How queries, keys and values are made where they come from short vectors; every head then
+        has a key and a value of its own.
+    sinks
+        Whether the softmax of every head has one more score, a parameter (gpt-oss).
+    head_norm
+        How ``query_key_norm`` differs from one of every head with weights: one norm over all heads
+        (OLMoE), or without weights (Llama 4).
+
+    The last four are left out of the JSON of a shape that does not have them.
     """
 
     layers: int
@@ -162,6 +178,10 @@ class TransformerConfig:
     image_size: int = 0
     patch_size: int = 0
     channels: int = 0
+    experts: Experts | UnsetType = UNSET
+    latent: LatentAttention | UnsetType = UNSET
+    sinks: Literal[True] | UnsetType = UNSET
+    head_norm: Literal["whole", "unweighted"] | UnsetType = UNSET
 
     def __post_init__(self) -> None:
         for name in ("layers", "hidden", "heads", "sequence", "vocabulary"):
@@ -182,7 +202,7 @@ class TransformerConfig:
                 raise InputError(
                     f"{name} is {getattr(self, name)}, but it must be at least 0 and below 1."
                 )
-        if not self.head_elements and self.hidden % self.heads:
+        if not (self.head_elements or self.latent) and self.hidden % self.heads:
             raise InputError(
                 f"hidden is {self.hidden}, but it must be a multiple of the {self.heads} heads."
             )
@@ -198,6 +218,29 @@ class TransformerConfig:
 
     def _check_structure(self) -> None:
         """Refuse fields that contradict each other."""
+        if self.experts and not all(0 <= i < self.layers for i in self.experts.dense_layers):
+            raise InputError(
+                f"dense_layers is {list(self.experts.dense_layers)}, but there are {self.layers} "
+                "layers, counted from 0."
+            )
+        if self.experts and self.experts.count * self.experts.feed_forward >= _MOST_ELEMENTS:
+            raise InputError(
+                f"{self.experts.count} experts of width {self.experts.feed_forward} are too large "
+                "to address."
+            )
+        if self.latent and (self.positions != "rotary" or self.kv_heads or self.query_key_norm):
+            raise InputError(
+                "Latent attention needs rotary positions, as many key heads as heads, and no norm "
+                "of its heads."
+            )
+        if self.sinks and (self.attention != "flash" or self.latent or self.attention_softcap):
+            raise InputError(
+                "Attention sinks need flash attention, without a soft cap or latent vectors."
+            )
+        if (self.experts or self.latent or self.sinks) and self.encoder_layers:
+            raise InputError(
+                "Experts, latent attention and attention sinks need a model without an encoder."
+            )
         if self.windows and (len(self.windows) != self.layers or min(self.windows) < 0):
             raise InputError(
                 f"windows is {list(self.windows)}, but it must have a number of tokens for each of "
@@ -221,12 +264,16 @@ class TransformerConfig:
 
     @property
     def head_size(self) -> int:
-        """Elements of one attention head."""
+        """Elements of one attention head, of its queries and keys."""
+        if self.latent:
+            return self.latent.width
         return self.head_elements or self.hidden // self.heads
 
     @property
     def rotary_size(self) -> int:
         """Elements of a head that rotary positions rotate."""
+        if self.latent:
+            return self.latent.rotary
         return self.rotary_elements or self.head_size
 
     @property
@@ -239,6 +286,12 @@ class TransformerConfig:
         """By block: the latest tokens that a query attends to; 0 where these are all."""
         windows = self.windows or (0,) * self.layers
         return tuple(tokens if tokens < self.sequence else 0 for tokens in windows)
+
+    @property
+    def routed_blocks(self) -> tuple[bool, ...]:
+        """By block: whether it has experts."""
+        dense = frozenset(self.experts.dense_layers) if self.experts else range(self.layers)
+        return tuple(i not in dense for i in range(self.layers))
 
     @property
     def key_value_heads(self) -> int:
@@ -273,7 +326,16 @@ class TransformerConfig:
 
     def divides(self, tensor_degree: int) -> bool:
         """Say whether ``tensor_degree`` devices share heads and feed-forward network evenly."""
-        return math.gcd(self.heads, self.key_value_heads, self.inner) % tensor_degree == 0
+        return math.gcd(self.heads, self.key_value_heads, *self._widths) % tensor_degree == 0
+
+    @property
+    def _widths(self) -> tuple[int, ...]:
+        """Inner widths of all feed-forward networks, each split over the group."""
+        if not self.experts:
+            return (self.inner,)
+        own = (self.inner,) if self.experts.dense_layers else ()
+        shared = (self.experts.shared,) if self.experts.shared else ()
+        return (*own, self.experts.feed_forward, *shared)
 
     def require_tensor_degree(
         self, tensor_degree: int, *, sequence_parallel: bool, model: str
@@ -286,11 +348,12 @@ class TransformerConfig:
             If the tensor degree does not divide the model; the message names those that do.
         """
         if tensor_degree < 1 or not self.divides(tensor_degree):
-            shared = math.gcd(self.heads, self.key_value_heads, self.inner)
+            shared = math.gcd(self.heads, self.key_value_heads, *self._widths)
+            widths = " and ".join(map(str, self._widths))
             allowed = ", ".join(str(n) for n in range(1, shared + 1) if shared % n == 0)
             raise InputError(
                 f"{model} cannot be split over {tensor_degree} devices: its {self.heads} heads, "
-                f"{self.key_value_heads} key-value heads and feed-forward width {self.inner} "
+                f"{self.key_value_heads} key-value heads and feed-forward width {widths} "
                 f"have only the common divisors {allowed}."
             )
         if sequence_parallel and self.sequence % tensor_degree:
@@ -308,7 +371,7 @@ class TransformerConfig:
 
 def _refuse_outside(name: str, value: int, least: int) -> None:
     """Refuse a size that is too small, or larger than that of any model."""
-    most = _MOST_LAYERS if name == "layers" else _LARGEST_SIZE
+    most = MOST_LAYERS if name == "layers" else _LARGEST_SIZE
     if not least <= value <= most:
         raise InputError(f"{name} is {shown(value)}, but it must be between {least} and {most}.")
 

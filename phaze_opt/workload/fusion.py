@@ -11,6 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from msgspec import UNSET
+
 from phaze_opt.choices import FusionMode
 from phaze_opt.workload.graph import (
     ELEMENTWISE_KINDS,
@@ -119,6 +121,7 @@ class _Groups:
             id=f"{first.id}+{second.id}",
             gemms=first.gemms + second.gemms,
             vector=first.vector + second.vector,
+            surplus_flops=(first.surplus_flops or 0) + (second.surplus_flops or 0) or UNSET,
         )
 
     def graph(self) -> OperatorGraph:

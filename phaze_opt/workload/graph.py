@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Annotated, Literal
 
-from msgspec import Meta
+from msgspec import UNSET, Meta, UnsetType
 
 from phaze_opt.limits import MOST_SIZE
 from phaze_opt.on_demand import cached_property, hashed_once
@@ -193,6 +193,10 @@ class Operator:
         softmax).
     attention
         Scores of a fused attention core, which never leave the chip; ``None`` for all others.
+    surplus_flops
+        Those of ``flops`` that are no part of the model: on rows that only fill the tiles of a
+        grouped product, and in products that every device of the tensor-parallel group repeats
+        (all but one share of the group).
     """
 
     id: str
@@ -200,11 +204,17 @@ class Operator:
     vector: tuple[VectorWork, ...] = ()
     collective: Collective | None = None
     attention: AttentionScores | None = None
+    surplus_flops: Size | UnsetType = UNSET
 
     @property
     def flops(self) -> int:
         """Floating-point operations of the GEMMs (vector work is not counted, as usual for MFU)."""
         return sum(gemm.flops for gemm in self.gemms)
+
+    @property
+    def model_flops(self) -> int:
+        """The part of ``flops`` that the model asks for."""
+        return self.flops - (self.surplus_flops or 0)
 
     @property
     def masked_flops(self) -> float:
@@ -340,8 +350,8 @@ class OperatorGraph:
 
     @cached_property
     def flops(self) -> int:
-        """Floating-point operations of all GEMMs."""
-        return sum(operator.flops for operator in self.operators)
+        """Floating-point operations of all GEMMs that the model asks for."""
+        return sum(operator.model_flops for operator in self.operators)
 
     @cached_property
     def masked_flops(self) -> float:
@@ -388,6 +398,9 @@ class Layer:
         operators of one kernel are never in memory.
     output_bytes
         Activation passed to the next layers; the gradient that comes back has this size too.
+    routed_parameters
+        Number of ``parameters`` that belong to routed experts, which expert parallelism shards and
+        synchronises over groups of their own; not set where there are none.
     """
 
     name: str
@@ -400,6 +413,7 @@ class Layer:
     transient_bytes: BytesByRecompute
     fused_transient_bytes: BytesByRecompute
     output_bytes: Size
+    routed_parameters: Size | UnsetType = UNSET
 
 
 @hashed_once
@@ -482,6 +496,8 @@ class Workload(PrintsAsTables):
         Number of parameters of the whole model; tied weights count once.
     variants
         One per captured ``(tensor_parallel, microbatch, sequence_parallel)``.
+    active_parameters
+        Those among ``parameters`` that work on a token; not set where all of them do.
     """
 
     model: str
@@ -489,6 +505,7 @@ class Workload(PrintsAsTables):
     parameters: Size
     variants: Annotated[tuple[WorkloadVariant, ...], Meta(min_length=1)]
     schema_version: int = SCHEMA_VERSION
+    active_parameters: Size | UnsetType = UNSET
 
     def __repr__(self) -> str:
         def listed(values: Iterable[int]) -> str:

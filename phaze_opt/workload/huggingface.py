@@ -20,7 +20,9 @@ from phaze_opt.codec import from_builtins, from_json, read_file
 from phaze_opt.errors import InputError, PhazeError, unknown_name
 from phaze_opt.paths import look
 from phaze_opt.workload.config import TransformerConfig
-from phaze_opt.workload.huggingface_families import FAMILIES, Family
+from phaze_opt.workload.huggingface_experts import EXPERT_FAMILIES
+from phaze_opt.workload.huggingface_families import FAMILIES as DENSE_FAMILIES
+from phaze_opt.workload.huggingface_families import Family
 from phaze_opt.workload.huggingface_fields import CAPTURE_IT, Plain, as_json, refusal
 
 _ONLY: Plain = {
@@ -33,7 +35,10 @@ _ONLY: Plain = {
 _NULL_IS_NONE = ("kv_heads", "head_elements", "attention_softcap", "logit_softcap")
 """Fields that null sets to zero, whatever the default."""
 
-_WITH_TEXT = {"gemma3": "gemma3_text"}
+FAMILIES: Mapping[str, Family] = {**DENSE_FAMILIES, **EXPERT_FAMILIES}
+"""How to read the configurations of every ``model_type``."""
+
+_WITH_TEXT = {"gemma3": "gemma3_text", "llama4": "llama4_text"}
 """Models of images and text that hold the configuration of their language model."""
 
 _NULL = b"null"

@@ -16,7 +16,7 @@ from phaze_opt.workload.huggingface_fields import Plain
 
 _GELU = dict.fromkeys(("gelu", "gelu_new", "gelu_fast", "gelu_pytorch_tanh"), "gelu")
 _GELU_OR_RELU = {**_GELU, "relu": "relu"}
-_GATED = {"silu": "swiglu", "swish": "swiglu", **dict.fromkeys(_GELU, "geglu")}
+GATED = {"silu": "swiglu", "swish": "swiglu", **dict.fromkeys(_GELU, "geglu")}
 _T5 = {"relu": "relu", "gelu": "gelu", "gated-gelu": "geglu", "gated-silu": "swiglu"}
 
 
@@ -82,7 +82,7 @@ _GPT2_NAMES = {
     "num_attention_heads": "n_head",
     "max_position_embeddings": "n_positions",
 }
-_LLAMA_KEYS: dict[str, tuple[str, object]] = {
+LLAMA_KEYS: dict[str, tuple[str, object]] = {
     "layers": ("num_hidden_layers", 32),
     "hidden": ("hidden_size", 4096),
     "heads": ("num_attention_heads", 32),
@@ -94,13 +94,13 @@ _LLAMA_KEYS: dict[str, tuple[str, object]] = {
     "attention_dropout": ("attention_dropout", 0.0),
     "tied": ("tie_word_embeddings", False),
 }
-_QWEN_KEYS = _LLAMA_KEYS | {
+QWEN_KEYS = LLAMA_KEYS | {
     "kv_heads": ("num_key_value_heads", 32),
     "feed_forward": ("intermediate_size", 22016),
     "sequence": ("max_position_embeddings", 32768),
     "vocabulary": ("vocab_size", 151936),
 }
-_GEMMA_KEYS = _LLAMA_KEYS | {
+_GEMMA_KEYS = LLAMA_KEYS | {
     "layers": ("num_hidden_layers", 28),
     "hidden": ("hidden_size", 3072),
     "heads": ("num_attention_heads", 16),
@@ -150,46 +150,46 @@ FAMILIES: Mapping[str, Family] = {
         computed=fields.gpt2,
     ),
     "llama": Family(
-        keys=_LLAMA_KEYS,
+        keys=LLAMA_KEYS,
         activation=("hidden_act", "silu"),
-        activations=_GATED,
+        activations=GATED,
         architectures=("LlamaForCausalLM", "LlamaModel"),
         only={**_NO_WINDOW, "partial_rotary_factor": 1.0},
         fixed=LLAMA,
         computed=fields.llama,
     ),
     "mistral": Family(
-        keys=_LLAMA_KEYS
+        keys=LLAMA_KEYS
         | {
             "kv_heads": ("num_key_value_heads", 8),
             "feed_forward": ("intermediate_size", 14336),
             "sequence": ("max_position_embeddings", 131072),
         },
         activation=("hidden_act", "silu"),
-        activations=_GATED,
+        activations=GATED,
         architectures=("MistralForCausalLM", "MistralModel"),
         only={"layer_types": None},
         fixed=LLAMA,
         computed=fields.every_layer_slides(4096),
     ),
     "qwen2": Family(
-        keys=_QWEN_KEYS,
+        keys=QWEN_KEYS,
         activation=("hidden_act", "silu"),
-        activations=_GATED,
+        activations=GATED,
         architectures=("Qwen2ForCausalLM", "Qwen2Model"),
         fixed={**LLAMA, "query_key_value_bias": True},
         computed=fields.qwen2,
     ),
     "qwen3": Family(
-        keys=_QWEN_KEYS | {"head_elements": ("head_dim", 128)},
+        keys=QWEN_KEYS | {"head_elements": ("head_dim", 128)},
         activation=("hidden_act", "silu"),
-        activations=_GATED,
+        activations=GATED,
         architectures=("Qwen3ForCausalLM", "Qwen3Model"),
         fixed={**LLAMA, "query_key_norm": True},
         computed=fields.qwen3,
     ),
     "phi3": Family(
-        keys=_LLAMA_KEYS
+        keys=LLAMA_KEYS
         | {
             "hidden": ("hidden_size", 3072),
             "feed_forward": ("intermediate_size", 8192),
@@ -198,7 +198,7 @@ FAMILIES: Mapping[str, Family] = {
             "dropout": ("resid_pdrop", 0.0),
         },
         activation=("hidden_act", "silu"),
-        activations=_GATED,
+        activations=GATED,
         architectures=("Phi3ForCausalLM", "Phi3Model"),
         only={"layer_types": None},
         fixed=LLAMA,
@@ -207,7 +207,7 @@ FAMILIES: Mapping[str, Family] = {
     "gemma": Family(
         keys=_GEMMA_KEYS,
         activation=_GEMMA_ACTIVATION,
-        activations=_GATED,
+        activations=GATED,
         architectures=("GemmaForCausalLM", "GemmaModel"),
         only={**_NO_WINDOW, **_ONE_WAY},
         fixed={**LLAMA, "embedding_scale": True},
@@ -217,7 +217,7 @@ FAMILIES: Mapping[str, Family] = {
     "gemma2": Family(
         keys=_GEMMA2_KEYS,
         activation=_GEMMA_ACTIVATION,
-        activations=_GATED,
+        activations=GATED,
         architectures=("Gemma2ForCausalLM", "Gemma2Model"),
         only=_ONE_WAY,
         fixed={**LLAMA, "embedding_scale": True, "norm_position": "both"},
@@ -233,7 +233,7 @@ FAMILIES: Mapping[str, Family] = {
             "logit_softcap": ("final_logit_softcapping", 0.0),
         },
         activation=_GEMMA_ACTIVATION,
-        activations=_GATED,
+        activations=GATED,
         architectures=("Gemma3ForCausalLM", "Gemma3TextModel"),
         only=_ONE_WAY,
         fixed={

@@ -67,7 +67,7 @@ def whole_number(plain: Plain, key: str, default: int) -> int:
     return value
 
 
-def _layer_windows(plain: Plain, layers: int, window: int, slides: Sequence[bool]) -> Any:
+def layer_windows(plain: Plain, layers: int, window: int, slides: Sequence[bool]) -> Any:
     """Return the window of every block; ``layer_types`` goes before what the class would choose."""
     types = plain.get("layer_types")
     if types is not None:
@@ -90,7 +90,7 @@ def every_layer_slides(default: int) -> Callable[[Plain], dict[str, Any]]:
 
     def compute(plain: Plain) -> dict[str, Any]:
         layers = whole_number(plain, "num_hidden_layers", 32)
-        return {"windows": _layer_windows({}, layers, _window(plain, default), [True] * layers)}
+        return {"windows": layer_windows({}, layers, _window(plain, default), [True] * layers)}
 
     return compute
 
@@ -102,7 +102,7 @@ def phi3(plain: Plain) -> dict[str, Any]:
     return {
         **every_layer_slides(0)(plain),
         **_embedding_dropout(plain, ("embd_pdrop", 0.0), ("resid_pdrop", 0.0)),
-        "rotary_elements": _rotary_elements(plain, hidden, heads, 1.0),
+        "rotary_elements": rotary_elements(plain, hidden, heads, 1.0),
     }
 
 
@@ -111,7 +111,7 @@ def qwen2(plain: Plain) -> dict[str, Any]:
     layers = whole_number(plain, "num_hidden_layers", 32)
     first = whole_number(plain, "max_window_layers", 28)
     window = _window(plain, 4096) if flag(plain, "use_sliding_window", False) else 0
-    return {"windows": _layer_windows(plain, layers, window, [i >= first for i in range(layers)])}
+    return {"windows": layer_windows(plain, layers, window, [i >= first for i in range(layers)])}
 
 
 def qwen3(plain: Plain) -> dict[str, Any]:
@@ -128,7 +128,7 @@ def gemma(pattern: int) -> Callable[[Plain], dict[str, Any]]:
         every = whole_number(plain, "sliding_window_pattern", pattern) or 1
         slides = [(i + 1) % every != 0 for i in range(layers)]
         return {
-            "windows": _layer_windows(plain, layers, window, slides),
+            "windows": layer_windows(plain, layers, window, slides),
             **attention_bias(plain),
         }
 
@@ -186,7 +186,7 @@ def roberta(plain: Plain) -> dict[str, Any]:
     }
 
 
-def _rotary_elements(plain: Plain, hidden: int, heads: int, default: float) -> int:
+def rotary_elements(plain: Plain, hidden: int, heads: int, default: float) -> int:
     """Return how many elements of a head are rotated; 0 for all."""
     rope = plain.get("rope_parameters")
     inside = rope if isinstance(rope, Mapping) else {}
@@ -206,7 +206,7 @@ def gpt_neox(plain: Plain) -> dict[str, Any]:
     heads = whole_number(plain, "num_attention_heads", 64)
     bias = None if flag(plain, "attention_bias", True) else False
     return {
-        "rotary_elements": _rotary_elements(plain, hidden, heads, 0.25),
+        "rotary_elements": rotary_elements(plain, hidden, heads, 0.25),
         "query_key_value_bias": bias,
         "projection_bias": bias,
         "residual": "parallel" if flag(plain, "use_parallel_residual", True) else "sequential",

@@ -1,23 +1,40 @@
-"""A transformer's shape as a string: ``gpt:layers=24,hidden=1024,...`` and ``llama:...``."""
+"""A transformer's shape as a string: ``gpt:layers=24,...``, ``llama:...`` and ``moe:...``."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from phaze_opt.checked import shown
 from phaze_opt.errors import InputError, unknown_name
-from phaze_opt.workload.config import LLAMA, TransformerConfig
+from phaze_opt.workload.config import LLAMA, MOST_LAYERS, TransformerConfig
+from phaze_opt.workload.experts import Experts, LatentAttention
 
-_FAMILIES: dict[str, dict[str, Any]] = {"gpt": {}, "llama": LLAMA}
+_FAMILIES: dict[str, dict[str, Any]] = {"gpt": {}, "llama": LLAMA, "moe": LLAMA}
 """Fields of each family that differ from the defaults of `TransformerConfig`, which are GPT-2's."""
 
 _REQUIRED = {
     "gpt": ("layers", "hidden", "heads", "sequence", "vocab"),
     "llama": ("layers", "hidden", "heads", "ffn", "sequence", "vocab"),
+    "moe": ("layers", "hidden", "heads", "sequence", "vocab", "experts", "top_k", "expert_ffn"),
 }
 _OPTIONAL = {
     "gpt": ("ffn", "attention", "dropout"),
     "llama": ("kv_heads", "head_dim", "attention", "dropout", "kernels"),
+    "moe": (
+        *("kv_heads", "head_dim", "attention", "dropout", "kernels"),
+        *("ffn", "dense_layers", "shared"),
+        *("kv_rank", "q_rank", "nope_dim", "rope_dim", "v_dim"),
+    ),
 }
+_EXPERTS = {"experts": "count", "top_k": "top_k", "expert_ffn": "feed_forward"}
+_LATENT = {
+    "kv_rank": "kv_rank",
+    "q_rank": "query_rank",
+    "nope_dim": "plain",
+    "rope_dim": "rotary",
+    "v_dim": "value",
+}
+"""Fields of `Experts` and of `LatentAttention` by key."""
 _FIELD_OF_KEY = {"vocab": "vocabulary", "ffn": "feed_forward", "head_dim": "head_elements"}
 
 
@@ -34,7 +51,10 @@ def parse_model_string(model: str) -> TransformerConfig:
     model
         ``gpt:layers=..,hidden=..,heads=..,sequence=..,vocab=..`` with optional ``ffn``,
         ``attention`` and ``dropout``; ``llama:`` with ``ffn`` and optional
-        ``kv_heads``, ``head_dim`` and ``kernels``.
+        ``kv_heads``, ``head_dim`` and ``kernels``; ``moe:`` as ``llama:`` with ``experts``,
+        ``top_k`` and ``expert_ffn``, and optional ``shared`` experts of the same width,
+        ``dense_layers`` at the start, of width ``ffn``, and latent attention: ``kv_rank``,
+        ``nope_dim``, ``rope_dim``, ``v_dim`` and perhaps ``q_rank``.
 
     Raises
     ------
@@ -58,7 +78,32 @@ def parse_model_string(model: str) -> TransformerConfig:
         raise InputError(f"The model {model!r} lacks {', '.join(missing)}.")
     if "dropout" in given:
         fields["attention_dropout"] = fields["dropout"]
+    if family == "moe":
+        fields = _with_experts(fields, given, model)
     return TransformerConfig(**fields)
+
+
+def _with_experts(fields: dict[str, Any], given: set[str], model: str) -> dict[str, Any]:
+    """Put the keys of experts and of latent attention where `TransformerConfig` has them."""
+    dense, shared = fields.pop("dense_layers", 0), fields.pop("shared", 0)
+    if dense and "ffn" not in given:
+        raise InputError(f"The model {model!r} lacks ffn, the width of its dense_layers.")
+    most = min(fields["layers"], MOST_LAYERS)
+    if not 0 <= dense <= most:
+        raise InputError(
+            f"dense_layers is {shown(dense)}, but it must be between 0 and the {most} layers."
+        )
+    routed = {name: fields.pop(key) for key, name in _EXPERTS.items()}
+    fields["experts"] = Experts(
+        **routed, shared=shared * routed["feed_forward"], dense_layers=tuple(range(dense))
+    )
+    latent = {name: fields.pop(key) for key, name in _LATENT.items() if key in given}
+    if latent:
+        missing = [key for key in _LATENT if key not in given and key != "q_rank"]
+        if missing:
+            raise InputError(f"The latent attention of {model!r} lacks {', '.join(missing)}.")
+        fields["latent"] = LatentAttention(**latent)
+    return fields
 
 
 def _parse_value(key: str, text: str) -> object:

@@ -6,6 +6,8 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from msgspec import UNSET, UnsetType
+
 from phaze_opt.workload.graph import BytesByRecompute, Layer, Operator, OperatorGraph, Workload
 
 
@@ -35,6 +37,8 @@ class LayerSummary:
         of a collective, or the kind of vector work.
     collective_bytes
         Sizes of whole tensors communicated in forward and backward, by kind of collective.
+    routed_parameters
+        Those among ``parameters`` that belong to routed experts; not set where there are none.
     """
 
     name: str
@@ -49,6 +53,7 @@ class LayerSummary:
     forward_operators: Mapping[str, int]
     backward_operators: Mapping[str, int]
     collective_bytes: Mapping[str, int]
+    routed_parameters: int | UnsetType = UNSET
 
 
 @dataclass(frozen=True)
@@ -67,6 +72,8 @@ class WorkloadSummary:
         What the variant was captured at.
     layers
         The distinct layers, of one device.
+    active_parameters
+        Those among ``parameters`` that work on a token; not set where all of them do.
     """
 
     model: str
@@ -76,6 +83,7 @@ class WorkloadSummary:
     microbatch: int
     sequence_parallel: bool
     layers: tuple[LayerSummary, ...]
+    active_parameters: int | UnsetType = UNSET
 
     @property
     def forward_flops(self) -> int:
@@ -110,6 +118,7 @@ def summarise(workload: Workload, variant: int = 0) -> WorkloadSummary:
             _summarise_layer(layer, count)
             for layer, count in zip(chosen.layers, chosen.counts, strict=True)
         ),
+        active_parameters=workload.active_parameters,
     )
 
 
@@ -146,6 +155,7 @@ def _summarise_layer(layer: Layer, count: int) -> LayerSummary:
         forward_operators=_kinds(layer.forward),
         backward_operators=_kinds(layer.backward),
         collective_bytes=dict(sorted((Counter(forward) + Counter(backward)).items())),
+        routed_parameters=layer.routed_parameters,
     )
 
 

@@ -9,6 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Protocol
 
+from msgspec import UNSET
+
 from phaze_opt.checked import Named, checked
 from phaze_opt.choices import AttentionKind
 from phaze_opt.codec import data_table, from_builtins
@@ -47,9 +49,9 @@ def load_workload(
     Parameters
     ----------
     model
-        A name of `model_names`; ``gpt:`` or ``llama:`` with sizes; the path, ending in ``.json``,
-        of a captured workload or of a Hugging Face configuration, which are told apart by their
-        content; or ``hf:`` with the path of a configuration or of its folder.
+        A name of `model_names`; ``gpt:``, ``llama:`` or ``moe:`` with sizes; the path, ending in
+        ``.json``, of a captured workload or of a Hugging Face configuration, which are told apart
+        by their content; or ``hf:`` with the path of a configuration or of its folder.
     tensor_parallel, microbatch
         Tensor degrees and microbatches (samples) to capture, in every combination.
     sequence_parallel
@@ -96,6 +98,7 @@ def load_workload(
         sequence=config.sequence,
         parameters=cached[0].parameters,
         variants=tuple(entry.variant for entry in cached),
+        active_parameters=cached[0].active_parameters,
     )
 
 
@@ -163,7 +166,7 @@ def model_config(model: str, sequence: int | None = None) -> TransformerConfig:
     elif model in _models():
         config = _models()[model]
     else:
-        allowed = (*_models(), "gpt:...", "llama:...", "hf:PATH", "FILE.json")
+        allowed = (*_models(), "gpt:...", "llama:...", "moe:...", "hf:PATH", "FILE.json")
         raise unknown_name("model", model, allowed)
     if sequence in (None, config.sequence):
         return config
@@ -282,7 +285,14 @@ def _refuse_impossible(
 
 
 def _capture(key: CaptureKey) -> CachedVariant:
-    """Capture a variant and write it to the cache; only this function imports torch."""
+    """Capture a variant and write it to the cache."""
+    cached = capture_key(key)
+    write_variant(cached)
+    return cached
+
+
+def capture_key(key: CaptureKey) -> CachedVariant:
+    """Capture a variant now; only this function imports torch."""
     from phaze_opt.workload.capture.transformer import capture_transformer, count_parameters
 
     variant = capture_transformer(
@@ -291,6 +301,6 @@ def _capture(key: CaptureKey) -> CachedVariant:
         microbatch=key.microbatch,
         sequence_parallel=key.sequence_parallel,
     )
-    cached = CachedVariant(key, count_parameters(key.config), variant)
-    write_variant(cached)
-    return cached
+    parameters = count_parameters(key.config)
+    active = count_parameters(key.config, active=True) if key.config.experts else UNSET
+    return CachedVariant(key, parameters, variant, active)

@@ -23,12 +23,13 @@ from phaze_opt.point import Point, cost_point, training_as_fused
 from phaze_opt.training import Training
 from phaze_opt.workload.attention import AttentionShape
 from phaze_opt.workload.graph import Operator, OperatorGraph, Workload, WorkloadVariant
-from tests.passes.test_least_seconds import CLUSTER, GPUS, SLACK, TPUS, trainings, workload
+from tests.passes.test_least_seconds import CLUSTER, EXPERTS, GPUS, SLACK, TPUS, trainings, workload
 from tests.strategies import any_accelerators
 
 MODELS = (
     "gpt:layers=2,hidden=512,heads=8,sequence=512,vocab=4096,attention=eager",
     "llama:layers=2,hidden=512,heads=8,kv_heads=2,ffn=1024,sequence=512,vocab=4096,attention=flash",
+    EXPERTS,
 )
 chips_of_any_kind = st.one_of(
     any_accelerators, st.sampled_from([*TPUS, *GPUS]).map(load_accelerator)

@@ -28,12 +28,18 @@ from phaze_opt.workload.zoo import load_workload
 from tests.strategies import any_accelerators
 
 CLUSTER = load_cluster("tpuv4-ici-flat", 64)
+EXPERTS = (
+    "moe:layers=2,hidden=512,heads=8,sequence=512,vocab=4096,experts=8,top_k=2,expert_ffn=384,"
+    "shared=1,ffn=1024,dense_layers=1,q_rank=192,kv_rank=128,nope_dim=64,rope_dim=32,v_dim=64"
+)
+"""A dense layer, experts of which one is shared, and latent attention of wide heads."""
 MODELS = (
     "bert-large",
     "gpt2-xl",
     "llama2-7b",
     "gpt:layers=2,hidden=512,heads=8,sequence=512,vocab=4096,attention=flash",
     "llama:layers=2,hidden=512,heads=8,kv_heads=2,ffn=1024,sequence=512,vocab=4096,attention=eager",
+    EXPERTS,
 )
 SLACK = 1.0 + 1e-9
 GPUS = ("v100", "a100-80", "h100")

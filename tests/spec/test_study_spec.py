@@ -273,7 +273,7 @@ def test_hostile_names_are_refused(name: str) -> None:
         ('objectives = ["power"]', "climb"),
         ('objectives = ["throughput", "area"]', "tpe"),
         (
-            "[space]\nnum_tc = { min = 1, max = 5000, step = 1 }\nnum_vc = { min = 1, max = 5000, "
+            "[space]\nnum_tc = { min = 1, max = 200000, step = 1 }\nnum_vc = { min = 1, max = 5000, "
             "step = 1 }",
             "climb",
         ),

@@ -68,7 +68,14 @@ _HOSTILE = (
     *("9" * 400, str(2**31), str(2**63), str(10**12), "1.5", "1,2", "[1]", "{}", "true", "none"),
     *("é", "\u202e", "\x1b[31m", "%s%n", "{0}", "a=b", "=", "=1", "x" * 3000, "--", "-h", "-"),
     *("a.json", "missing.toml", "folder", "pipe", "empty.json", "deep.json", "study.toml"),
-    *("hf:missing", "gpt:layers=1e9", "gpt:layers=9999999999999,hidden=64", "llama:", "1x1x1x1x1"),
+    *(
+        "hf:missing",
+        "gpt:layers=1e9",
+        "gpt:layers=9999999999999,hidden=64",
+        "llama:",
+        "moe:experts=1e9",
+        "1x1x1x1x1",
+    ),
     *("sqlite:///missing.db", "sqlite:///folder", "sqlite:///pipe", "sqlite:///empty.json"),
     *(f"postgresql://me:{SECRET}@127.0.0.1:9/db", f"mysql://me:{SECRET}@h/db"),
 )

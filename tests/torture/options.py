@@ -17,6 +17,7 @@ _MODELS = (
     "gpt:layers=2,hidden=64,heads=2,sequence=32,vocab=128",
     "gpt:layers=4,hidden=256,heads=4,sequence=128,vocab=1024",
     "llama:layers=3,hidden=256,heads=4,sequence=128,vocab=512,ffn=688",
+    "moe:layers=3,hidden=256,heads=4,sequence=128,vocab=512,experts=8,top_k=2,expert_ffn=96",
 )
 _NEEDED = {
     "--model": _MODELS,

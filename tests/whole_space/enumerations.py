@@ -70,6 +70,23 @@ CASES: dict[str, dict[str, Any]] = {
         "space": Space("h100", num_tc=[66, 132], glb_mib=[25, 50], microbatch=(1, 4)),
         "baselines": ("h100",),
     },
+    "mixture": {
+        "model": "moe:layers=4,hidden=512,heads=8,sequence=256,vocab=8000,experts=16,top_k=2,"
+        "expert_ffn=512,shared=1,ffn=1024,dense_layers=1,q_rank=192,kv_rank=128,nope_dim=64,"
+        "rope_dim=32,v_dim=64",
+        "optimizer": "adam",
+        "tensor_parallel": (1, 2),
+        "overlap": "all",
+        "space": Space(
+            "tpuv4-lanes",
+            num_tc=[2, 8],
+            pe_x=[64, 128],
+            glb_mib=[16, 64],
+            hbm_gib=[0.5, 8],
+            recompute=["none", "full"],
+            zero=[0, 1],
+        ),
+    },
     # The fastest take a small slice: on all of it they are below their bounds by more than bounds
     # are above the truth.
     "torus": {

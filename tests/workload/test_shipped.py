@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from phaze_opt.workload.cache import file_name, read_variant
-from tests.workload.shipped import PATH, capture_key, shipped_configs, shipped_keys
+from phaze_opt.workload.zoo import capture_key
+from tests.workload.shipped import PATH, shipped_configs, shipped_keys
 
 HINT = "python -m tests.workload.shipped"
 CONFIGS = shipped_configs()
@@ -32,6 +33,7 @@ def test_the_archive_holds_what_it_should() -> None:
     [
         "bert-large, flash",
         "llama3-8b, eager",
+        "deepseek-v3, flash",
         "gemma-2-9b",
         "falcon-40b",
         "vit-base-patch16-224",

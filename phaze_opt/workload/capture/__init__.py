@@ -9,8 +9,12 @@ Modules
 -------
 ``transformer``          a named model: its distinct layers, `transformer.capture_transformer`
 ``blocks``, ``ends``     a transformer's modules: blocks; embeddings and heads
+``attention``            the attentions and norms of blocks, latent attention among them
+``feed_forward``         the feed-forward network of a block
+``experts``              the router and the experts of a block that has some
 ``tensor_parallel``      split linear layers and loss, with their collectives in both directions
 ``kernels``              fused kernels that ATen lacks: attention, rotary positions, norm, loss
+``expert_kernels``       routing, grouped products and activation of experts
 ``user_module``          the user's own module: `user_module.capture`
 ``module_trace``         one microbatch of a whole module, traced and cut
 ``repeated_layers``      a deep module's equal layers, traced once
@@ -20,6 +24,8 @@ Modules
 ``layer_cuts``           layers of a module found, marked in a trace, and cut out of it
 ``aot``                  the traced forward and backward graphs
 ``aten``, ``aten_kinds`` the work of one ATen operator: products, vector work, collective
+``aten_fused``           the work of fused kernels: attention, experts
+``aten_node``            a node's name and tensors, and what its work is
 ``tensors``              the memory that nodes read and write; views share it
 ``layer``                a `phaze_opt.workload.graph.Layer` from the traced nodes of one layer
 ``selective_recompute``  tensors that selective recompute keeps, operators that run again
@@ -30,7 +36,9 @@ Formula -> function
 parameters of a model                    -> `transformer.count_parameters`
 GEMM of an ATen product                  -> `aten.work_of`
 products of a convolution                -> `aten._convolution`, `aten._convolution_backward`
-products of fused attention, backward    -> `aten._flash_attention_backward`
+products of fused attention, backward    -> `aten_fused._flash_attention_backward`
+products of experts                      -> `aten_fused._grouped_product`, and `..._weight`
+parameters that work on a token          -> `transformer.count_parameters` (``active``)
 stash without recompute                  -> `layer.TracedModel.layer` (``stash_bytes``)
 stash under selective recompute          -> `selective_recompute.selective_recompute`
 transient memory (peak of live tensors)  -> `working_set.peak_bytes`, fused `working_set.fuse_steps`

@@ -6,48 +6,33 @@ systolic array: it is read, but it is not vector work.
 
 from __future__ import annotations
 
-import operator as python_operator
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
-from typing import Any, cast
+from collections.abc import Callable, Iterable
+from typing import cast
 
-import torch
 from torch import Tensor, fx
 
 from phaze_opt.errors import InputError
-from phaze_opt.precision import Dtype
-from phaze_opt.workload.attention import AttentionShape, backward_work, forward_work
+from phaze_opt.workload.capture.aten_fused import FUSED, of_operand
 from phaze_opt.workload.capture.aten_kinds import (
     BY_ROW,
     ELEMENTWISE,
     SHAPE_ONLY,
     UNKNOWN_PRODUCTS,
-    VIEWS,
+)
+from phaze_opt.workload.capture.aten_node import (
+    NodeWork,
+    name_of,
+    results_of,
+    rows_of,
+    size_bytes,
+    value_of,
 )
 from phaze_opt.workload.graph import (
-    AttentionScores,
     Collective,
     CollectiveKind,
     Gemm,
     VectorWork,
 )
-
-_DTYPES: Mapping[torch.dtype, Dtype] = {
-    torch.bfloat16: "bf16",
-    torch.float16: "fp16",
-    torch.float32: "fp32",
-    torch.float64: "fp64",
-    torch.float8_e4m3fn: "fp8",
-    torch.float8_e5m2: "fp8",
-    torch.complex64: "complex64",
-    torch.complex128: "complex128",
-    torch.int64: "int64",
-    torch.int32: "int32",
-    torch.int16: "int16",
-    torch.int8: "int8",
-    torch.uint8: "uint8",
-    torch.bool: "bool",
-}
 
 
 class UnknownProductError(InputError):
@@ -61,82 +46,6 @@ class UnknownProductError(InputError):
 
     def __init__(self, operator: str) -> None:
         super().__init__(f"The operator {operator} has products that capture cannot size.")
-
-
-@dataclass(frozen=True)
-class NodeWork:
-    """The work of a node, or of one piece of it that is scheduled by itself.
-
-    Attributes
-    ----------
-    operands
-        Nodes whose results the piece reads; None for all operands of the node.
-    results
-        Indices of the node's results that the piece writes; None for all of them.
-    part_elements
-        What the piece writes of a result that several pieces write together; None where it writes
-        whole results.
-    suffix
-        Tells the pieces of a node apart in operator names.
-    factors
-        Nodes whose results are the first and the second operand of the product, where it has two.
-    """
-
-    gemms: tuple[Gemm, ...] = ()
-    vector: tuple[VectorWork, ...] = ()
-    collective: Collective | None = None
-    attention: AttentionScores | None = None
-    operands: tuple[fx.Node, ...] | None = None
-    results: tuple[int, ...] | None = None
-    part_elements: int | None = None
-    suffix: str = ""
-    factors: tuple[fx.Node, ...] = ()
-
-
-def name_of(node: fx.Node) -> str:
-    """Return the qualified operator name, for example ``"aten::mm"``."""
-    if node.target is python_operator.getitem:
-        return "getitem"
-    if isinstance(node.target, torch._ops.OpOverload):
-        return str(node.target._schema.name)
-    return str(node.target)
-
-
-def is_view(node: fx.Node) -> bool:
-    """Say whether a node only renames or reshapes memory."""
-    return node.target is python_operator.getitem or name_of(node) in VIEWS
-
-
-def results_of(node: fx.Node) -> tuple[Tensor | None, ...]:
-    """Return the fake tensors a node produces, a single one as a tuple of one."""
-    value: Any = node.meta["val"]
-    return tuple(value) if isinstance(value, tuple | list) else (value,)
-
-
-def value_of(node: Any) -> Tensor:
-    """Return the fake tensor of a node with one result."""
-    return cast(Tensor, node.meta["val"])
-
-
-def size_bytes(tensor: Tensor) -> int:
-    """Return the memory of a tensor by its element type."""
-    return tensor.numel() * tensor.element_size()
-
-
-def dtype_of(tensor: Tensor) -> Dtype:
-    """Return the type of a tensor's elements.
-
-    Raises
-    ------
-    InputError
-        If it is none that is known.
-    """
-    dtype = _DTYPES.get(tensor.dtype)
-    if dtype is None:
-        raise InputError(
-            f"A tensor has elements of {tensor.dtype}; known are {', '.join(map(str, _DTYPES))}."
-        )
-    return dtype
 
 
 def work_of(node: fx.Node) -> tuple[NodeWork, ...]:
@@ -161,7 +70,7 @@ def work_of(node: fx.Node) -> tuple[NodeWork, ...]:
         kind = BY_ROW[name]
         tensors += [value_of(operand) for operand in node.all_input_nodes]
     largest = max(tensors, key=lambda tensor: tensor.numel())
-    return (NodeWork(vector=(_rows(kind, largest),), operands=operands),)
+    return (NodeWork(vector=(rows_of(kind, largest),), operands=operands),)
 
 
 def is_unknown_product(qualified: str) -> bool:
@@ -175,12 +84,6 @@ def _shape_only_operand(node: fx.Node, name: str) -> object:
     return node.args[SHAPE_ONLY[name]] if name in SHAPE_ONLY else None
 
 
-def _rows(kind: str, tensor: Tensor) -> VectorWork:
-    """Return the work on all elements of a tensor, by rows of its last dimension."""
-    columns = tensor.shape[-1] if tensor.dim() else 1
-    return VectorWork(kind, tensor.numel() // max(1, columns), columns)
-
-
 def _reduce(node: fx.Node) -> tuple[NodeWork, ...]:
     """Return a reduction: one row per result, whose columns are the elements reduced into it."""
     source, result = value_of(node.args[0]), results_of(node)[0]
@@ -192,7 +95,7 @@ def _concatenation(node: fx.Node) -> tuple[NodeWork, ...]:
     """Return a copy per operand, so that each can be fused into the operator that makes it."""
     return tuple(
         NodeWork(
-            vector=(_rows("copy", value_of(operand)),),
+            vector=(rows_of("copy", value_of(operand)),),
             operands=(operand,),
             part_elements=value_of(operand).numel(),
             suffix=f"_{index}",
@@ -259,44 +162,12 @@ def _convolution_backward(node: fx.Node) -> tuple[NodeWork, ...]:
     return tuple(piece for piece, is_used in zip(pieces, used, strict=True) if is_used)
 
 
-def _attention_shape(query: Tensor, key: Tensor, causal: bool, window: int) -> AttentionShape:
-    """Return the sizes of fused attention of ``(sequence, batch, heads, head size)`` tensors."""
-    queries, batch, heads, head_dim = query.shape
-    keys, _, kv_heads, _ = key.shape
-    return AttentionShape(batch, queries, keys, heads, kv_heads, head_dim, causal, window)
-
-
-def _flash_attention(node: fx.Node) -> tuple[NodeWork, ...]:
-    """Return the forward of a fused attention core."""
-    query, key, _, _, dropout, causal, window, softcap = node.args
-    shape = _attention_shape(value_of(query), value_of(key), bool(causal), cast(int, window))
-    gemms, vector = forward_work(shape, dropout=bool(dropout), softcap=bool(softcap))
-    return (NodeWork(gemms=gemms, vector=vector, attention=shape.scores),)
-
-
-def _flash_attention_backward(node: fx.Node) -> tuple[NodeWork, ...]:
-    """Return the backward of a fused attention core."""
-    _, query, key, *_, dropout, causal, window, softcap = node.args
-    shape = _attention_shape(value_of(query), value_of(key), bool(causal), cast(int, window))
-    gemms, vector = backward_work(shape, dropout=bool(dropout), softcap=bool(softcap))
-    return (NodeWork(gemms=gemms, vector=vector, attention=shape.scores),)
-
-
 def _collective(kind: CollectiveKind, whole: str) -> Callable[[fx.Node], tuple[NodeWork, ...]]:
     """Return the handler of a collective whose whole tensor is its operand or its result."""
 
     def handle(node: fx.Node) -> tuple[NodeWork, ...]:
         tensor = value_of(node.args[0]) if whole == "operand" else value_of(node)
         return (NodeWork(collective=Collective(kind, size_bytes(tensor))),)
-
-    return handle
-
-
-def _of_operand(kind: str, index: int) -> Callable[[fx.Node], tuple[NodeWork, ...]]:
-    """Return the handler of vector work with the shape of one operand."""
-
-    def handle(node: fx.Node) -> tuple[NodeWork, ...]:
-        return (NodeWork(vector=(_rows(kind, value_of(node.args[index])),)),)
 
     return handle
 
@@ -324,14 +195,14 @@ _SPECIAL: dict[str, Callable[[fx.Node], tuple[NodeWork, ...]]] = {
     "aten::cat": _concatenation,
     "aten::convolution": _convolution,
     "aten::convolution_backward": _convolution_backward,
-    "phaze::flash_attention": _flash_attention,
-    "phaze::flash_attention_backward": _flash_attention_backward,
+    **FUSED,
+    "phaze::grouped_bias_gradient": _reduce,
     "phaze::all_reduce": _collective("all_reduce", "operand"),
     "phaze::reduce_scatter": _collective("reduce_scatter", "operand"),
     "phaze::all_gather": _collective("all_gather", "result"),
     "phaze::all_gather_columns": _collective("all_gather", "result"),
     "phaze::closed_layer": lambda node: (NodeWork(),),
     "phaze::closed_layer_backward": lambda node: (NodeWork(),),
-    "phaze::cross_entropy_backward": _of_operand("cross_entropy_backward", 1),
+    "phaze::cross_entropy_backward": of_operand("cross_entropy_backward", 1),
     **{f"aten::{name}": _reduce for name in _REDUCTIONS},
 }

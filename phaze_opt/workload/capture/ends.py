@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from phaze_opt.workload.capture.blocks import dropout, norm_of
+from phaze_opt.workload.capture.attention import dropout, norm_of
 from phaze_opt.workload.capture.tensor_parallel import (
     DTYPE,
     ColumnParallelLinear,

@@ -31,20 +31,25 @@ def shape_only(shapes: F) -> F:
 
 
 def differentiate(
-    operator: Any, backward: Callable[..., Any], keep: Callable[[Any, Any], tuple[Any, ...]]
+    operator: Any,
+    backward: Callable[..., Any],
+    keep: Callable[[Any, Any], tuple[Any, ...]],
+    results: int = 1,
 ) -> None:
     """Give an operator of `shape_only` its backward.
 
     Parameters
     ----------
     operator
-        The forward; only its first result has a gradient.
+        The forward.
     backward
-        Takes that gradient and the kept values; returns the gradients of the first inputs, or of
+        Takes the gradients and the kept values; returns the gradients of the first inputs, or of
         the first one.
     keep
         Takes inputs and result; returns the values that the backward needs, in its order. Tensors
         among them are stashed.
+    results
+        How many of the first results have a gradient.
     """
 
     def save(ctx: Any, inputs: Any, output: Any) -> None:
@@ -53,9 +58,10 @@ def differentiate(
         ctx.values = [None if isinstance(value, Tensor) else value for value in kept]
         ctx.inputs_count = len(inputs)
 
-    def differentiated(ctx: Any, gradient: Tensor, *_: Any) -> tuple[Any, ...]:
+    def differentiated(ctx: Any, *gradients_of_results: Tensor) -> tuple[Any, ...]:
         pairs = zip(ctx.saved_tensors, ctx.values, strict=True)
-        result = backward(gradient, *(value if saved is None else saved for saved, value in pairs))
+        kept = (value if saved is None else saved for saved, value in pairs)
+        result = backward(*gradients_of_results[:results], *kept)
         gradients: tuple[Any, ...] = result if isinstance(result, tuple) else (result,)
         without_gradient: int = ctx.inputs_count - len(gradients)
         return gradients + (None,) * without_gradient
@@ -97,8 +103,11 @@ def flash_attention(
     Tensors are ``(sequence, batch, heads, head size)``; keys and values may have fewer heads. A
     query attends to the latest ``window`` keys (0: to all); a ``softcap`` bounds the scores.
     """
-    rows, batch, heads, _ = q.shape
-    return torch.empty_like(q), q.new_empty((batch, heads, rows), dtype=_STATISTICS_DTYPE)
+    rows, batch, heads, size = q.shape
+    statistics = q.new_empty((batch, heads, rows), dtype=_STATISTICS_DTYPE)
+    if v.shape[-1] == size:
+        return torch.empty_like(q), statistics
+    return q.new_empty((rows, batch, heads, v.shape[-1])), statistics
 
 
 @shape_only
@@ -126,6 +135,69 @@ differentiate(
     flash_attention,
     flash_attention_backward,
     lambda inputs, results: (*inputs[:3], *results, *inputs[3:]),
+)
+
+
+@shape_only
+def sink_attention(
+    q: Tensor, k: Tensor, v: Tensor, sinks: Tensor, dropout: float, causal: bool, window: int
+) -> tuple[Tensor, Tensor]:
+    """Return attention whose softmax has one more score per head, a parameter (gpt-oss)."""
+    rows, batch, heads, _ = q.shape
+    return torch.empty_like(q), q.new_empty((batch, heads, rows), dtype=_STATISTICS_DTYPE)
+
+
+@shape_only
+def sink_attention_backward(
+    gradient: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    out: Tensor,
+    statistics: Tensor,
+    sinks: Tensor,
+    dropout: float,
+    causal: bool,
+    window: int,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return gradients of query, key, value and sinks."""
+    return torch.empty_like(q), torch.empty_like(k), torch.empty_like(v), torch.empty_like(sinks)
+
+
+differentiate(
+    sink_attention,
+    sink_attention_backward,
+    lambda inputs, results: (*inputs[:3], *results, *inputs[3:]),
+)
+
+
+@shape_only
+def latent_keys_and_values(
+    joint: Tensor, shared: Tensor, table: Tensor, plain: int
+) -> tuple[Tensor, Tensor]:
+    """Lay out keys and values of all heads, ``(sequence, batch, heads, size)``, in one kernel.
+
+    ``joint`` has the plain part of every key and its value; the ``shared`` part of the keys is
+    rotated and copied to all heads.
+    """
+    keys = joint.new_empty((*joint.shape[:-1], plain + shared.shape[-1]))
+    return keys, joint.new_empty((*joint.shape[:-1], joint.shape[-1] - plain))
+
+
+@shape_only
+def latent_keys_and_values_backward(
+    keys: Tensor, values: Tensor, table: Tensor, plain: int
+) -> tuple[Tensor, Tensor]:
+    """Return the gradients of what keys and values are made of."""
+    joint = keys.new_empty((*keys.shape[:-1], plain + values.shape[-1]))
+    return joint, keys.new_empty((*keys.shape[:-2], keys.shape[-1] - plain))
+
+
+differentiate(
+    latent_keys_and_values,
+    latent_keys_and_values_backward,
+    lambda inputs, _: inputs[2:],
+    results=2,
 )
 
 

@@ -14,14 +14,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
+from msgspec import UNSET
 from torch import fx, nn
 
 from phaze_opt.workload.capture.aot import Trace, trace
-from phaze_opt.workload.capture.aten import NodeWork, name_of, results_of, work_of
+from phaze_opt.workload.capture.aten import work_of
+from phaze_opt.workload.capture.aten_node import NodeWork, name_of, results_of
 from phaze_opt.workload.capture.selective_recompute import RecomputePlan, selective_recompute
 from phaze_opt.workload.capture.tensors import LiveGraph, ResultMemory
 from phaze_opt.workload.capture.working_set import Step, fuse_steps, peak_bytes, step_of
@@ -51,7 +53,12 @@ class LayerNodes:
 
 
 def capture_layer(
-    name: str, module: nn.Module, inputs: Sequence[torch.Tensor], *, tied_parameters: int = 0
+    name: str,
+    module: nn.Module,
+    inputs: Sequence[torch.Tensor],
+    *,
+    tied_parameters: int = 0,
+    routed_parameters: int = 0,
 ) -> Layer:
     """Capture the training of one layer.
 
@@ -65,10 +72,13 @@ def capture_layer(
         Tensors on the meta device; those that require a gradient get one in the backward.
     tied_parameters
         Number of the module's parameters that another layer holds too.
+    routed_parameters
+        Number of them that belong to routed experts.
     """
     model = TracedModel(trace(module, inputs))
     parameters = sum(parameter.numel() for parameter in module.parameters())
-    return model.layer(name, model.whole, parameters, tied_parameters)
+    layer = model.layer(name, model.whole, parameters, tied_parameters)
+    return replace(layer, routed_parameters=routed_parameters or UNSET)
 
 
 class TracedModel:
@@ -204,6 +214,7 @@ class TracedModel:
                         vector=work.vector,
                         collective=work.collective,
                         attention=work.attention,
+                        surplus_flops=work.surplus_flops or UNSET,
                     )
                 )
         tensors = []

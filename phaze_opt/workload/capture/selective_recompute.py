@@ -4,23 +4,26 @@ Eager attention keeps its scores, which are most of the stash; then only the att
 again (Korthikanti et al. 2022, section 5). Fused attention keeps no scores; then all operators run
 again whose results the backward needs, except attention, sums over the tensor-parallel group and
 every second matrix product (PyTorch's per-operator activation checkpointing with torchtitan's
-settings for Llama).
+settings for Llama). Products of routed experts are none of these (torchtitan's list of operators
+that keep their results has no grouped one): what the backward needs of them runs again.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import cast
 
 from torch import fx
 
-from phaze_opt.workload.capture.aten import name_of
+from phaze_opt.workload.capture.aten_node import name_of
 from phaze_opt.workload.capture.tensors import LiveGraph, ResultMemory, ancestors
 
 _BATCHED = ("aten::bmm", "aten::baddbmm")
 _PRODUCTS = ("aten::mm", "aten::addmm")
-_FUSED_ATTENTION = "phaze::flash_attention"
-_KEPT = (_FUSED_ATTENTION, "phaze::all_reduce", "phaze::reduce_scatter")
+_GROUPED = "phaze::grouped_product"
+_FUSED_ATTENTION = ("phaze::flash_attention", "phaze::sink_attention")
+_KEPT = (*_FUSED_ATTENTION, "phaze::all_reduce", "phaze::reduce_scatter")
 
 
 @dataclass(frozen=True)
@@ -53,7 +56,7 @@ def selective_recompute(
     cores = _attention_cores(forward, nodes)
     if cores:
         return _without_cores(forward, nodes, stash, cores)
-    if any(name_of(node) == _FUSED_ATTENTION for node in nodes):
+    if any(name_of(node) in _FUSED_ATTENTION for node in nodes):
         return _per_operator(forward, nodes, stash)
     return RecomputePlan(set(stash), [])
 
@@ -81,7 +84,7 @@ def _per_operator(
     PyTorch's policy chooses by operator: a chosen result is kept even if the backward does not read
     it.
     """
-    products = [node for node in nodes if name_of(node) in _PRODUCTS]
+    products = [node for node in nodes if name_of(node) in _PRODUCTS or _is_repeated(node)]
     chosen = {node for node in nodes if name_of(node) in _KEPT} | set(products[::2])
     writers = {base: node for node in nodes for base in forward.written(node)}
     kept = {base for node in chosen for base in forward.written(node)}
@@ -96,6 +99,11 @@ def _per_operator(
             again.add(writer)
             wanted.extend(forward.operands(writer) - kept)
     return RecomputePlan(kept, [node for node in nodes if node in again])
+
+
+def _is_repeated(node: fx.Node) -> bool:
+    """Say whether a node is a linear layer that every device of a group computes."""
+    return name_of(node) == _GROUPED and cast(int, node.args[-1]) > 1
 
 
 def _attention_cores(forward: LiveGraph, nodes: Sequence[fx.Node]) -> list[list[fx.Node]]:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from phaze_opt.workload.capture import kernels
+from phaze_opt.workload.capture import expert_kernels, kernels
 from phaze_opt.workload.capture.kernels import differentiate, shape_only
 
 DTYPE = torch.bfloat16
@@ -63,6 +63,7 @@ def _own_columns(gradient: Tensor, tensor_degree: int) -> Tensor:
 
 differentiate(all_reduce, lambda gradient: gradient.view_as(gradient), lambda inputs, _: ())
 differentiate(reduce_scatter, all_gather, lambda inputs, _: inputs[1:])
+differentiate(all_gather, reduce_scatter, lambda inputs, _: inputs[1:])
 differentiate(all_gather_columns, _own_columns, lambda inputs, _: inputs[1:])
 
 
@@ -89,6 +90,19 @@ def copy_to_group(x: Tensor) -> Tensor:
     """Return a tensor that every device holds, whose gradient is summed over the group."""
     copied: Tensor = apply(_CopyToGroup, x)
     return copied
+
+
+def gather_sequence(x: Tensor, group: TensorGroup) -> Tensor:
+    """Return what all devices of a group hold of a tensor, each of which has its own gradient.
+
+    They hold shares of the sequence under sequence parallelism, and the same without. Whole numbers
+    have no gradient.
+    """
+    if group.splits_sequence:
+        return all_gather(x, group.tensor_degree)
+    if group.tensor_degree == 1 or not x.is_floating_point():
+        return x
+    return copy_to_group(x)
 
 
 class _GatheredLinear(torch.autograd.Function):
@@ -179,6 +193,28 @@ class RowParallelLinear(nn.Module):
             return functional.linear(x, self.weight, self.bias)
         total = sum_over_group(functional.linear(x, self.weight), self.group)
         return total if self.bias is None else total + self.bias
+
+
+class RepeatedLinear(nn.Module):
+    """A linear layer that is whole on every device of the group.
+
+    Under sequence parallelism devices have tokens of their own; without, all compute the same.
+    """
+
+    def __init__(self, inputs: int, outputs: int, bias: bool, group: TensorGroup) -> None:
+        super().__init__()
+        self.devices = 1 if group.splits_sequence else group.tensor_degree
+        self.weight = parameter(outputs, inputs)
+        self.bias = parameter(outputs) if bias else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Multiply by the whole weight."""
+        if self.devices == 1:
+            return functional.linear(x, self.weight, self.bias)
+        weight = self.weight.unsqueeze(0)
+        rows = expert_kernels.grouped_product(x.flatten(0, 1), weight, None, 1, self.devices)
+        result = rows.view(*x.shape[:2], -1)
+        return result if self.bias is None else result + self.bias
 
 
 def sum_over_group(partial: Tensor, group: TensorGroup) -> Tensor:

@@ -9,7 +9,7 @@ from typing import Any, cast
 from torch import Tensor, fx
 
 from phaze_opt.precision import ELEMENT_BYTES, Dtype
-from phaze_opt.workload.capture.aten import dtype_of, is_view, results_of
+from phaze_opt.workload.capture.aten_node import dtype_of, is_view, results_of
 
 
 @dataclass(frozen=True)

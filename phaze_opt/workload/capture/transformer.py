@@ -21,6 +21,7 @@ from phaze_opt.workload.capture.ends import (
     Head,
     PatchEmbedding,
 )
+from phaze_opt.workload.capture.experts import RoutedExperts
 from phaze_opt.workload.capture.layer import capture_layer
 from phaze_opt.workload.capture.tensor_parallel import DTYPE, TensorGroup
 from phaze_opt.workload.config import TransformerConfig
@@ -61,7 +62,11 @@ def capture_transformer(
     kinds = list(dict.fromkeys(kind for _, kind in places))
     layers = {
         kind: capture_layer(
-            kind, parts[kind].module, parts[kind].inputs, tied_parameters=parts[kind].words
+            kind,
+            parts[kind].module,
+            parts[kind].inputs,
+            tied_parameters=parts[kind].words,
+            routed_parameters=_routed_parameters(parts[kind].module),
         )
         for kind in kinds
     }
@@ -83,15 +88,33 @@ def capture_transformer(
     )
 
 
-def count_parameters(config: TransformerConfig) -> int:
-    """Return the number of parameters of the whole model; tied weights count once."""
+def count_parameters(config: TransformerConfig, *, active: bool = False) -> int:
+    """Return the number of parameters of the whole model; tied weights count once.
+
+    Parameters
+    ----------
+    config
+        The model.
+    active
+        Whether to count only those that work on a token.
+    """
     parts = _parts(config, TensorGroup(), 1)
     sizes = {
         kind: sum(p.numel() for p in part.module.parameters()) - part.words
         for kind, part in parts.items()
     }
+    if active and config.experts:
+        idle = config.experts.count - config.experts.top_k
+        for kind, part in parts.items():
+            sizes[kind] -= _routed_parameters(part.module) * idle // config.experts.count
     words = max(part.words for part in parts.values())
     return words + sum(sizes[kind] for _, kind in _places(config))
+
+
+def _routed_parameters(module: nn.Module) -> int:
+    """Return the number of parameters of the routed experts in a module."""
+    routed = (part for part in module.modules() if isinstance(part, RoutedExperts))
+    return sum(p.numel() for part in routed for p in part.parameters())
 
 
 def _places(config: TransformerConfig) -> Iterator[tuple[str, str]]:
@@ -104,17 +127,27 @@ def _places(config: TransformerConfig) -> Iterator[tuple[str, str]]:
         yield from ((f"decoder.block.{i}", "decoder.block") for i in range(config.layers))
     else:
         yield "embedding", "embedding"
-        for i, window in enumerate(config.block_windows):
-            yield f"block.{i}", _block_kind(window, config)
+        for i, shape in enumerate(_block_shapes(config)):
+            yield f"block.{i}", _block_kind(*shape, config)
     yield "head", "head"
 
 
-def _block_kind(window: int, config: TransformerConfig) -> str:
-    """Name a block: some models have blocks that attend to all tokens, and to a window of them."""
+def _block_shapes(config: TransformerConfig) -> tuple[tuple[int, bool], ...]:
+    """Return window and presence of experts of every block."""
+    return tuple(zip(config.block_windows, config.routed_blocks, strict=True))
+
+
+def _block_kind(window: int, routed: bool, config: TransformerConfig) -> str:
+    """Name a block.
+
+    Some models have blocks that attend to all tokens, and to a window of them; blocks with experts,
+    and without.
+    """
     windows = set(config.block_windows)
+    dense = "" if routed == any(config.routed_blocks) else "dense_"
     if len(windows) == 1 or not window:
-        return "block"
-    return _WINDOWED if len(windows - {0}) == 1 else f"{_WINDOWED}_{window}"
+        return f"{dense}block"
+    return f"{dense}{_WINDOWED}" if len(windows - {0}) == 1 else f"{dense}{_WINDOWED}_{window}"
 
 
 def _parts(
@@ -152,8 +185,10 @@ def _parts(
             "decoder.block": _DistinctLayer(decoder, (stream, bias, memory)),
         }
     return ends | {
-        _block_kind(window, config): _DistinctLayer(Block(config, group, window=window), (stream,))
-        for window in dict.fromkeys(config.block_windows)
+        _block_kind(window, routed, config): _DistinctLayer(
+            Block(config, group, window=window, routed=routed), (stream,)
+        )
+        for window, routed in dict.fromkeys(_block_shapes(config))
     }
 
 

@@ -1,0 +1,81 @@
+"""The experts of a transformer's block as torch modules; layouts are those of `blocks`.
+
+Every device of the tensor-parallel group has a share of the inner width of all experts, and
+computes its part of the results of all tokens of the group, which are summed as those of a dense
+network. Under sequence parallelism each device routes its own tokens and gathers those of the
+others, with what their routers chose. The sorted rows are stashed, so that the backward does not
+gather again.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from phaze_opt.workload.capture import expert_kernels
+from phaze_opt.workload.capture.feed_forward import FeedForward
+from phaze_opt.workload.capture.tensor_parallel import (
+    RepeatedLinear,
+    TensorGroup,
+    gather_sequence,
+    parameter,
+    sum_over_group,
+)
+from phaze_opt.workload.config import TransformerConfig
+from phaze_opt.workload.experts import TILE_ROWS, Experts, is_gated
+
+
+class RoutedExperts(nn.Module):
+    """The weights of the routed experts, and what they compute for rows sorted by expert."""
+
+    def __init__(self, config: TransformerConfig, experts: Experts, group: TensorGroup) -> None:
+        super().__init__()
+        self.activation = config.activation
+        inner, hidden = experts.feed_forward // group.tensor_degree, config.hidden
+        outputs = inner * (2 if is_gated(config.activation) else 1)
+        self.up = parameter(experts.count, outputs, hidden)
+        self.up_bias = parameter(experts.count, outputs) if experts.bias else None
+        self.down = parameter(experts.count, hidden, inner)
+        self.down_bias = parameter(experts.count, hidden) if experts.bias else None
+
+    def forward(self, rows: Tensor, weights: Tensor) -> Tensor:
+        """Return the weighted results of all rows."""
+        inner = expert_kernels.grouped_product(rows, self.up, self.up_bias, TILE_ROWS, 1)
+        inner = expert_kernels.expert_activation(inner, weights, self.activation)
+        return expert_kernels.grouped_product(inner, self.down, self.down_bias, TILE_ROWS, 1)
+
+
+class MixtureOfExperts(nn.Module):
+    """A router, routed experts, and experts that work on every token."""
+
+    def __init__(self, config: TransformerConfig, group: TensorGroup) -> None:
+        super().__init__()
+        assert config.experts
+        self.group, self.shape, hidden = group, config.experts, config.hidden
+        self.router = RepeatedLinear(hidden, self.shape.count, self.shape.router_bias, group)
+        self.experts = RoutedExperts(config, self.shape, group)
+        shared = self.shape.shared
+        self.shared = FeedForward(config, group, shared) if shared else None
+        self.shared_gate = None
+        if self.shape.shared_gate:
+            self.shared_gate = RepeatedLinear(hidden, 1, False, group)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the sum of what the chosen and the shared experts make of every token."""
+        result = self._routed(x)
+        if self.shared is None:
+            return result
+        shared: Tensor = self.shared(x)
+        if self.shared_gate is not None:
+            shared = torch.sigmoid(self.shared_gate(x)) * shared
+        return result + shared
+
+    def _routed(self, x: Tensor) -> Tensor:
+        """Route tokens, compute the rows of all experts and sum them by token."""
+        weights, chosen = expert_kernels.route(self.router(x), self.shape.top_k, self.shape.scores)
+        tokens, weights, chosen = (gather_sequence(y, self.group) for y in (x, weights, chosen))
+        of_tokens = chosen.flatten(0, 1)
+        rows = expert_kernels.permute_rows(tokens.flatten(0, 1), of_tokens)
+        rows = self.experts(rows, weights.flatten(0, 1))
+        partial = expert_kernels.combine_rows(rows, of_tokens)
+        return sum_over_group(partial.view(tokens.shape), self.group)

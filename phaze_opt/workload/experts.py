@@ -1,0 +1,161 @@
+"""Mixtures of experts and latent attention: their shapes, and the products of a group of experts.
+
+Pure data, without torch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from phaze_opt.checked import shown
+from phaze_opt.codec import data_table
+from phaze_opt.errors import InputError
+from phaze_opt.workload.graph import Gemm
+
+TILE_ROWS = int(data_table("workload", "experts.toml")["tile_rows"])
+"""Rows of a tile of grouped products, to a multiple of which the rows of an expert are filled."""
+
+_LARGEST = 2**24
+
+
+@dataclass(frozen=True)
+class Experts:
+    """Feed-forward networks of which a router chooses a few for every token.
+
+    Attributes
+    ----------
+    count, top_k
+        Routed experts of a block, and how many of them work on a token.
+    feed_forward
+        Inner width of a routed expert.
+    shared
+        Inner width of the experts that work on every token, as one network; 0 for none.
+    shared_gate
+        Whether the result of the shared experts is scaled by a gate per token (Qwen 2).
+    dense_layers
+        Blocks that have a feed-forward network of the model's own width instead.
+    scores
+        What makes the router's logits weights: a softmax over all experts, or a sigmoid of each
+        (DeepSeek-V3). A correction that balances the experts is no parameter: it has no gradient.
+    router_bias, bias
+        Whether the router, and every linear layer of a routed expert, has a bias.
+    """
+
+    count: int
+    top_k: int
+    feed_forward: int
+    shared: int = 0
+    shared_gate: bool = False
+    dense_layers: tuple[int, ...] = ()
+    scores: Literal["softmax", "sigmoid"] = "softmax"
+    router_bias: bool = False
+    bias: bool = False
+
+    def __post_init__(self) -> None:
+        _check(self, {"count": 1, "top_k": 1, "feed_forward": 1, "shared": 0})
+        if self.top_k > self.count:
+            raise InputError(
+                f"top_k is {self.top_k}, but it must be at most the {self.count} experts."
+            )
+        if self.scores not in ("softmax", "sigmoid"):
+            raise InputError(f"scores is {self.scores!r}, but it must be softmax or sigmoid.")
+
+
+@dataclass(frozen=True)
+class LatentAttention:
+    """Attention whose keys and values are made of one short vector per token (DeepSeek-V2).
+
+    Attributes
+    ----------
+    query_rank, kv_rank
+        Elements of the vectors that queries, and keys and values, are made of; a ``query_rank`` of
+        0 makes queries of the residual stream itself.
+    plain, rotary
+        Elements of a query and key head without and with positions; all heads share the part of
+        the keys with positions.
+    value
+        Elements of a value head.
+    """
+
+    kv_rank: int
+    plain: int
+    rotary: int
+    value: int
+    query_rank: int = 0
+
+    def __post_init__(self) -> None:
+        _check(self, {"kv_rank": 1, "plain": 1, "rotary": 1, "value": 1, "query_rank": 0})
+
+    @property
+    def width(self) -> int:
+        """Elements of a query and key head."""
+        return self.plain + self.rotary
+
+
+def _check(shape: object, least: dict[str, int]) -> None:
+    """Refuse sizes that are too small, or larger than those of any model."""
+    for name, lowest in least.items():
+        value = getattr(shape, name)
+        if not lowest <= value <= _LARGEST:
+            raise InputError(
+                f"{name} is {shown(value)}, but it must be between {lowest} and {_LARGEST}."
+            )
+
+
+def rows_of_expert(rows: int, experts: int, tile: int = TILE_ROWS) -> int:
+    """Return the rows that a grouped product computes for each expert, evenly routed.
+
+    Parameters
+    ----------
+    rows
+        Of all experts: tokens times the experts of each.
+    experts
+        That share them.
+    tile
+        To a multiple of which the rows of an expert are filled.
+    """
+    return -(-rows // (experts * tile)) * tile
+
+
+def grouped_product(rows: int, weight: tuple[int, int, int], tile: int = TILE_ROWS) -> Gemm:
+    """Return the product of rows sorted by expert and the weights of the experts.
+
+    Parameters
+    ----------
+    rows
+        Of all experts.
+    weight
+        Experts, outputs, inputs.
+    tile
+        As for `rows_of_expert`.
+    """
+    experts, outputs, inputs = weight
+    return Gemm(m=rows_of_expert(rows, experts, tile), n=outputs, k=inputs, batch=experts)
+
+
+def grouped_weight_gradient(rows: int, weight: tuple[int, int, int], tile: int = TILE_ROWS) -> Gemm:
+    """Return the product that is the gradient of the weights of the experts."""
+    experts, outputs, inputs = weight
+    return Gemm(m=outputs, n=inputs, k=rows_of_expert(rows, experts, tile), batch=experts)
+
+
+def surplus_flops(gemm: Gemm, rows: int, weight: tuple[int, int, int], devices: int = 1) -> int:
+    """Return the FLOPs of a grouped product that are no part of the model.
+
+    Parameters
+    ----------
+    gemm
+        The product, with filled rows.
+    rows, weight
+        As for `grouped_product`.
+    devices
+        Devices that compute the same.
+    """
+    _, outputs, inputs = weight
+    return gemm.flops - 2 * rows * outputs * inputs // devices
+
+
+def is_gated(activation: str) -> bool:
+    """Say whether an activation has a gate beside its value, and its network three matrices."""
+    return activation in ("swiglu", "geglu")

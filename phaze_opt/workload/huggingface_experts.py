@@ -1,0 +1,369 @@
+"""How the configurations of mixtures of experts are read, as `huggingface_families` reads others.
+
+Prediction layers beyond the model's own (``num_nextn_predict_layers``) are not read. Of Llama 4,
+layers without positions are taken to rotate and normalise heads as the others do, and a chunk of
+attention is taken for a window; up to the tokens of a chunk, both see all tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from phaze_opt.workload import huggingface_fields as fields
+from phaze_opt.workload.config import LLAMA
+from phaze_opt.workload.huggingface_families import GATED, LLAMA_KEYS, QWEN_KEYS, Family
+from phaze_opt.workload.huggingface_fields import Plain, flag, refusal, whole_number
+
+_SILU = ("hidden_act", "silu")
+_NO_WINDOW: Plain = {"sliding_window": None}
+
+
+def _experts(
+    plain: Plain, defaults: Mapping[str, tuple[str, int]], dense: Iterable[int], **others: Any
+) -> dict[str, Any]:
+    """Return the fields of the experts; a model without dense blocks has no other inner width.
+
+    Parameters
+    ----------
+    plain
+        The configuration.
+    defaults
+        By field of `phaze_opt.workload.experts.Experts`: the key, and its default.
+    dense
+        Blocks without experts.
+    others
+        Fields that hang on no key.
+    """
+    read = {name: whole_number(plain, *key) for name, key in defaults.items()}
+    dense_layers = tuple(dense)
+    fields = {"experts": {**read, "dense_layers": dense_layers, **others}}
+    return fields if dense_layers else {**fields, "feed_forward": 0}
+
+
+def _sparse_step(plain: Plain, layers: int) -> list[int]:
+    """Return the dense blocks of Qwen's mixtures."""
+    step = whole_number(plain, "decoder_sparse_step", 1) or 1
+    only = plain.get("mlp_only_layers") or []
+    if not isinstance(only, list) or not all(isinstance(layer, int) for layer in only):
+        raise refusal("mlp_only_layers", only, "a list of layers")
+    listed = set(only)
+    return [i for i in range(layers) if i in listed or (i + 1) % step]
+
+
+def _mixtral(plain: Plain) -> dict[str, Any]:
+    sizes = {
+        "count": ("num_local_experts", 8),
+        "top_k": ("num_experts_per_tok", 2),
+        "feed_forward": ("intermediate_size", 14336),
+    }
+    return {**fields.every_layer_slides(0)(plain), **_experts(plain, sizes, ())}
+
+
+def _qwen2_moe(plain: Plain) -> dict[str, Any]:
+    layers = whole_number(plain, "num_hidden_layers", 24)
+    sizes = {
+        "count": ("num_experts", 60),
+        "top_k": ("num_experts_per_tok", 4),
+        "feed_forward": ("moe_intermediate_size", 1408),
+        "shared": ("shared_expert_intermediate_size", 5632),
+    }
+    windows = fields.qwen2({"max_window_layers": 28, **plain, "num_hidden_layers": layers})
+    return {
+        **windows,
+        "query_key_value_bias": flag(plain, "qkv_bias", True),
+        **_experts(plain, sizes, _sparse_step(plain, layers), shared_gate=True),
+    }
+
+
+def _qwen3_moe(plain: Plain) -> dict[str, Any]:
+    layers = whole_number(plain, "num_hidden_layers", 24)
+    sizes = {
+        "count": ("num_experts", 128),
+        "top_k": ("num_experts_per_tok", 8),
+        "feed_forward": ("moe_intermediate_size", 768),
+    }
+    slides = flag(plain, "use_sliding_window", False)
+    window = {"num_hidden_layers": layers, "sliding_window": plain.get("sliding_window", 4096)}
+    return {
+        **(fields.every_layer_slides(0)(window) if slides else {}),
+        **fields.attention_bias(plain),
+        **_experts(plain, sizes, _sparse_step(plain, layers)),
+    }
+
+
+def _deepseek(version: int) -> Callable[[Plain], dict[str, Any]]:
+    """Return what computes experts and latent attention of DeepSeek-V2, or of V3 and Kimi K2."""
+    is_third = version == 3
+
+    def compute(plain: Plain) -> dict[str, Any]:
+        width = whole_number(plain, "moe_intermediate_size", 2048 if is_third else 1407)
+        sizes = {
+            "count": ("n_routed_experts", 256 if is_third else 64),
+            "top_k": ("num_experts_per_tok", 8 if is_third else 6),
+        }
+        layers = whole_number(plain, "num_hidden_layers", 61 if is_third else 32)
+        first = whole_number(plain, "first_k_dense_replace", 3 if is_third else 0)
+        every = whole_number(plain, "moe_layer_freq", 1) or 1
+        scores = plain.get("scoring_func") or ("sigmoid" if is_third else "softmax")
+        if scores not in ("sigmoid", "softmax"):
+            raise refusal("scoring_func", scores, '"sigmoid" or "softmax"')
+        latent = {
+            "kv_rank": whole_number(plain, "kv_lora_rank", 512),
+            # Null means that queries come from the residual stream.
+            "query_rank": whole_number(plain, "q_lora_rank", 0 if "q_lora_rank" in plain else 1536),
+            "plain": whole_number(plain, "qk_nope_head_dim", 128),
+            "rotary": whole_number(plain, "qk_rope_head_dim", 64),
+            "value": whole_number(plain, "v_head_dim", 128),
+        }
+        shared = whole_number(plain, "n_shared_experts", 1 if is_third else 2) * width
+        dense = [i for i in range(layers) if i < first or i % every]
+        others = {"feed_forward": width, "shared": shared, "scores": scores}
+        return {"latent": latent, **_experts(plain, sizes, dense, **others)}
+
+    return compute
+
+
+def _gpt_oss(plain: Plain) -> dict[str, Any]:
+    layers = whole_number(plain, "num_hidden_layers", 36)
+    sizes = {
+        "count": ("num_local_experts", 128),
+        "top_k": ("num_experts_per_tok", 4),
+        "feed_forward": ("intermediate_size", 2880),
+    }
+    bias = flag(plain, "attention_bias", True)
+    return {
+        "windows": fields.layer_windows(plain, layers, 128, [i % 2 == 0 for i in range(layers)]),
+        "query_key_value_bias": bias,
+        "projection_bias": bias,
+        **_experts(plain, sizes, (), router_bias=True, bias=True),
+    }
+
+
+def _glm4_moe(plain: Plain) -> dict[str, Any]:
+    width = whole_number(plain, "moe_intermediate_size", 1408)
+    sizes = {
+        "count": ("n_routed_experts", 128),
+        "top_k": ("num_experts_per_tok", 8),
+        "feed_forward": ("moe_intermediate_size", 1408),
+    }
+    heads = whole_number(plain, "num_attention_heads", 96)
+    stream = whole_number(plain, "hidden_size", 4096)
+    width_of_heads = whole_number(plain, "head_dim", 0) * heads or stream
+    return {
+        "query_key_value_bias": flag(plain, "attention_bias", False) or None,
+        "query_key_norm": flag(plain, "use_qk_norm", False),
+        "rotary_elements": fields.rotary_elements(plain, width_of_heads, heads, 0.5),
+        **_experts(
+            plain,
+            sizes,
+            range(whole_number(plain, "first_k_dense_replace", 1)),
+            shared=whole_number(plain, "n_shared_experts", 1) * width,
+            scores="sigmoid",
+        ),
+    }
+
+
+def _llama4(plain: Plain) -> dict[str, Any]:
+    layers = whole_number(plain, "num_hidden_layers", 48)
+    sizes = {
+        "count": ("num_local_experts", 16),
+        "top_k": ("num_experts_per_tok", 1),
+        "feed_forward": ("intermediate_size", 8192),
+        "shared": ("intermediate_size", 8192),
+    }
+    step = whole_number(plain, "interleave_moe_layer_step", 1) or 1
+    routed = plain.get("moe_layers")
+    routed = list(range(step - 1, layers, step)) if routed is None else routed
+    if not isinstance(routed, list) or not all(isinstance(layer, int) for layer in routed):
+        raise refusal("moe_layers", routed, "a list of layers")
+    dense = sorted({*range(layers)} - {*routed})
+    chunk = whole_number(plain, "attention_chunk_size", 8192)
+    interval = whole_number(plain, "no_rope_layer_interval", 4) or 1
+    turned = plain.get("no_rope_layers") or [(i + 1) % interval for i in range(layers)]
+    if not isinstance(turned, list):
+        raise refusal("no_rope_layers", turned, "a list of 0 and 1")
+    norm = flag(plain, "use_qk_norm", True)
+    return {
+        "windows": tuple(chunk if turns else 0 for turns in turned) if chunk else (),
+        **fields.attention_bias(plain),
+        "query_key_norm": norm,
+        **({"head_norm": "unweighted"} if norm else {}),
+        **_experts(plain, sizes, dense, scores="sigmoid"),
+    }
+
+
+def _olmoe(plain: Plain) -> dict[str, Any]:
+    sizes = {
+        "count": ("num_experts", 64),
+        "top_k": ("num_experts_per_tok", 8),
+        "feed_forward": ("intermediate_size", 2048),
+    }
+    return {**fields.attention_bias(plain), **_experts(plain, sizes, ())}
+
+
+def _granitemoe(plain: Plain) -> dict[str, Any]:
+    sizes = {
+        "count": ("num_local_experts", 8),
+        "top_k": ("num_experts_per_tok", 2),
+        "feed_forward": ("intermediate_size", 11008),
+    }
+    return {**fields.attention_bias(plain), **_experts(plain, sizes, ())}
+
+
+def _without(keys: Mapping[str, tuple[str, object]], *names: str) -> dict[str, tuple[str, object]]:
+    """Return the keys of a family without those of some fields."""
+    return {name: key for name, key in keys.items() if name not in names}
+
+
+_NO_WIDTH = _without(LLAMA_KEYS, "feed_forward")
+_DEEPSEEK3_KEYS = _without(LLAMA_KEYS, "kv_heads", "head_elements") | {
+    "layers": ("num_hidden_layers", 61),
+    "hidden": ("hidden_size", 7168),
+    "heads": ("num_attention_heads", 128),
+    "feed_forward": ("intermediate_size", 18432),
+    "sequence": ("max_position_embeddings", 4096),
+    "vocabulary": ("vocab_size", 129280),
+}
+_DEEPSEEK_NAMES = dict.fromkeys(("num_experts", "num_local_experts"), "n_routed_experts")
+_LOCAL = {"num_experts": "num_local_experts"}
+_NO_BIAS: Plain = {**_NO_WINDOW, "attention_bias": False, "mlp_bias": False}
+
+
+def _family(
+    name: str,
+    keys: Mapping[str, tuple[str, object]],
+    computed: Callable[[Plain], dict[str, Any]],
+    *,
+    only: Plain = _NO_WINDOW,
+    fixed: Plain = LLAMA,
+    synonyms: Mapping[str, str] | None = None,
+) -> Family:
+    """Return a family whose classes have a name and the endings of all language models."""
+    classes = (f"{name}ForCausalLM", f"{name}Model")
+    return Family(keys, _SILU, GATED, classes, only, fixed, synonyms or {}, computed)
+
+
+EXPERT_FAMILIES: Mapping[str, Family] = {
+    "mixtral": _family(
+        "Mixtral",
+        _NO_WIDTH
+        | {
+            "kv_heads": ("num_key_value_heads", 8),
+            "sequence": ("max_position_embeddings", 131072),
+        },
+        _mixtral,
+        only={},
+        synonyms=_LOCAL,
+    ),
+    "qwen2_moe": _family(
+        "Qwen2Moe",
+        QWEN_KEYS
+        | {
+            "layers": ("num_hidden_layers", 24),
+            "hidden": ("hidden_size", 2048),
+            "heads": ("num_attention_heads", 16),
+            "kv_heads": ("num_key_value_heads", 16),
+            "feed_forward": ("intermediate_size", 5632),
+        },
+        _qwen2_moe,
+        only={},
+    ),
+    "qwen3_moe": _family(
+        "Qwen3Moe",
+        QWEN_KEYS
+        | {
+            "layers": ("num_hidden_layers", 24),
+            "hidden": ("hidden_size", 2048),
+            "kv_heads": ("num_key_value_heads", 4),
+            "feed_forward": ("intermediate_size", 6144),
+        },
+        _qwen3_moe,
+        only={},
+        fixed={**LLAMA, "query_key_norm": True},
+        synonyms={"num_local_experts": "num_experts"},
+    ),
+    "deepseek_v2": _family(
+        "DeepseekV2",
+        _without(LLAMA_KEYS, "kv_heads", "head_elements"),
+        _deepseek(2),
+        only=_NO_BIAS,
+        synonyms=_DEEPSEEK_NAMES,
+    ),
+    "deepseek_v3": _family(
+        "DeepseekV3", _DEEPSEEK3_KEYS, _deepseek(3), only=_NO_BIAS, synonyms=_DEEPSEEK_NAMES
+    ),
+    # Kimi K2 has the shape, and the classes, of DeepSeek-V3.
+    "kimi_k2": _family(
+        "DeepseekV3", _DEEPSEEK3_KEYS, _deepseek(3), only=_NO_BIAS, synonyms=_DEEPSEEK_NAMES
+    ),
+    "gpt_oss": _family(
+        "GptOss",
+        _NO_WIDTH
+        | {
+            "layers": ("num_hidden_layers", 36),
+            "hidden": ("hidden_size", 2880),
+            "heads": ("num_attention_heads", 64),
+            "kv_heads": ("num_key_value_heads", 8),
+            "head_elements": ("head_dim", 64),
+            "sequence": ("max_position_embeddings", 131072),
+            "vocabulary": ("vocab_size", 201088),
+        },
+        _gpt_oss,
+        only={},
+        fixed={**LLAMA, "sinks": True},
+        synonyms={**_LOCAL, "experts_per_token": "num_experts_per_tok"},
+    ),
+    "glm4_moe": _family(
+        "Glm4Moe",
+        LLAMA_KEYS
+        | {
+            "layers": ("num_hidden_layers", 46),
+            "heads": ("num_attention_heads", 96),
+            "kv_heads": ("num_key_value_heads", 8),
+            "feed_forward": ("intermediate_size", 10944),
+            "sequence": ("max_position_embeddings", 131072),
+            "vocabulary": ("vocab_size", 151552),
+        },
+        _glm4_moe,
+        synonyms=_DEEPSEEK_NAMES,
+    ),
+    "llama4_text": _family(
+        "Llama4",
+        LLAMA_KEYS
+        | {
+            "layers": ("num_hidden_layers", 48),
+            "hidden": ("hidden_size", 5120),
+            "heads": ("num_attention_heads", 40),
+            "kv_heads": ("num_key_value_heads", 8),
+            "head_elements": ("head_dim", 128),
+            "feed_forward": ("intermediate_size_mlp", 16384),
+            "sequence": ("max_position_embeddings", 131072),
+            "vocabulary": ("vocab_size", 202048),
+        },
+        _llama4,
+    ),
+    "olmoe": _family(
+        "Olmoe",
+        _NO_WIDTH
+        | {
+            "layers": ("num_hidden_layers", 16),
+            "hidden": ("hidden_size", 2048),
+            "heads": ("num_attention_heads", 16),
+            "sequence": ("max_position_embeddings", 4096),
+            "vocabulary": ("vocab_size", 50304),
+        },
+        _olmoe,
+        only={**_NO_WINDOW, "clip_qkv": None},
+        fixed={**LLAMA, "query_key_norm": True, "head_norm": "whole"},
+        synonyms={"num_local_experts": "num_experts"},
+    ),
+    "granitemoe": _family(
+        "GraniteMoe",
+        _NO_WIDTH,
+        _granitemoe,
+        fixed={**LLAMA, "embedding_scale": True},
+        synonyms=_LOCAL,
+    ),
+}
+"""By ``model_type``. Multipliers of Granite's residuals and logits are part of other operators."""
