@@ -11,6 +11,7 @@ import typer
 
 from phaze_opt.choices import (
     AttentionKind,
+    Dispatcher,
     FusionMode,
     GradientDtype,
     Launch,
@@ -84,7 +85,11 @@ class PointOptions:
         ),
     ] = None
     placement: Annotated[
-        str, typer.Option(help="solve, expert, or PPxDPxTP: pipeline, data and tensor degrees.")
+        str,
+        typer.Option(
+            help="solve, expert, or PPxDPxTP: pipeline, data and tensor degrees; PPxDPxTPxEP with "
+            "that of experts too."
+        ),
     ] = "solve"
     zero: Annotated[int, typer.Option(help="ZeRO stage, 0 to 3.")] = 0
     gather_copies: Annotated[
@@ -114,6 +119,15 @@ class PointOptions:
             help="In which replicas reduce gradients, if not the optimizer's.", show_default=False
         ),
     ] = None
+    expert_parallel: Annotated[
+        int, typer.Option(help="Neighbouring replicas that share the routed experts out.")
+    ] = 1
+    dispatcher: Annotated[Dispatcher, typer.Option(help="What sends tokens to their experts.")] = (
+        "nccl"
+    )
+    expert_imbalance: Annotated[
+        float, typer.Option(help="Rows of the device with the most, relative to even routing.")
+    ] = 1.0
     launch: Annotated[
         Launch | None,
         typer.Option(
@@ -239,6 +253,9 @@ class PointOptions:
             pipeline_schedule=self.pipeline_schedule or by_default,
             interleave=self.interleave,
             residency=self.residency,
+            expert_parallel=self.expert_parallel,
+            dispatcher=self.dispatcher,
+            expert_imbalance=self.expert_imbalance,
             **{name: value for name in _OF_SOFTWARE if (value := self._given(name)) is not None},
         )
 

@@ -24,7 +24,7 @@ REPLICAS_INSIDE: RankOrder = ("pipeline", "data", "tensor")
 RANK_ORDERS = (REPLICAS_INSIDE, STAGES_INSIDE)
 """All orders; on a network of one level they are the same."""
 
-_TEXT = re.compile(r"([1-9][0-9]*)x([1-9][0-9]*)x([1-9][0-9]*)")
+_TEXT = re.compile(r"([1-9][0-9]*)x([1-9][0-9]*)x([1-9][0-9]*)(?:x([1-9][0-9]*))?")
 
 
 class Degrees(NamedTuple):
@@ -49,14 +49,15 @@ class Degrees(NamedTuple):
 
     @classmethod
     def of_text(cls, text: str) -> Degrees | None:
-        """Read ``PPxDPxTP``; ``None`` where a text is none."""
+        """Read ``PPxDPxTP`` or ``PPxDPxTPxEP``; ``None`` where a text is none."""
         match = _TEXT.fullmatch(text)
-        return None if match is None else cls(*map(int, match.groups()))
+        return None if match is None else cls(*map(int, match.groups(default="1")))
 
     @property
     def text(self) -> str:
-        """The degrees as ``PPxDPxTP``."""
-        return f"{self.pipeline}x{self.data}x{self.tensor}"
+        """The degrees as ``PPxDPxTP``, and ``xEP`` where experts are shared out."""
+        experts = f"x{self.expert}" if self.expert > 1 else ""
+        return f"{self.pipeline}x{self.data}x{self.tensor}{experts}"
 
     @property
     def devices(self) -> int:

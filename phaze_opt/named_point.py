@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import os
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 from phaze_opt.checked import Named, shown
@@ -23,7 +24,7 @@ from phaze_opt.workload.graph import Workload
 if TYPE_CHECKING:
     from phaze_opt.workload.zoo import LoadWorkload
 
-_PLACEMENTS = "solve, expert or PPxDPxTP, for example 4x256x1"
+_PLACEMENTS = "solve, expert, PPxDPxTP or PPxDPxTPxEP, for example 4x256x1"
 
 PlacingText = Annotated[Placing | str, _PLACEMENTS]
 """A placement, or its degrees as text: ``"4x256x1"``."""
@@ -83,6 +84,8 @@ def named_point(
         If there is no such file.
     """
     degrees = read_placement(placement)
+    if isinstance(degrees, Degrees) and degrees.expert > 1:
+        training, degrees = _with_experts(training, degrees), degrees._replace(expert=1)
     for name, value in (("power_limit_w", power_limit_w), ("lane_rate", lane_rate)):
         if value is not None and not 0 < value < math.inf:
             raise InputError(f"{name} is {shown(value)}, but it must be positive and finite.")
@@ -116,6 +119,17 @@ def named_point(
         prove,
     )
     return NamedPoint(point, load)
+
+
+def _with_experts(training: Training, degrees: Degrees) -> Training:
+    """Take the devices that share experts out from degrees."""
+    stated = training.expert_parallel
+    if stated not in (1, degrees.expert):
+        raise InputError(
+            f"expert_parallel is {stated}, but the placement {degrees.text} states "
+            f"{degrees.expert}; give one of them."
+        )
+    return replace(training, expert_parallel=degrees.expert)
 
 
 def read_placement(placement: PlacingText) -> Placing:

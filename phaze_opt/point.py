@@ -29,6 +29,7 @@ from phaze_opt.placement.degree_bounds import least_of_layers_s
 from phaze_opt.placement.expert import expert_degrees
 from phaze_opt.placement.placement_problem import ChipRates, PlacementProblem
 from phaze_opt.training import Training
+from phaze_opt.workload.expert_parallel import with_experts_shared_out
 from phaze_opt.workload.graph import Workload, WorkloadVariant
 
 Placing = Literal["solve", "expert"] | Degrees | tuple[int, int, int]
@@ -87,6 +88,7 @@ class CostedPoint:
         own, layers = self.problem, {}
         for tensor in (tensor for tensor in self.estimated if tensor <= cluster.devices):
             same = tensor_terms(tensor, cluster) == tensor_terms(tensor, own.cluster)
+            same = same and own.training.expert_parallel == 1
             layers[tensor] = (own.outline.layers if same else self._without_collectives)[tensor]
         if not layers:
             return math.inf
@@ -299,14 +301,18 @@ def variants_within(
 ) -> list[WorkloadVariant]:
     """Return the captured variants whose tensor-parallel group fits the cluster."""
     captured = workload.variants_for(training.microbatch, training.sequence_parallel)
-    return [variant for variant in captured if variant.tensor_parallel <= cluster.devices]
+    fitting = [variant for variant in captured if variant.tensor_parallel <= cluster.devices]
+    return [with_experts_shared_out(variant, training) for variant in fitting]
 
 
 def _variants(
     workload: Workload, cluster: Cluster, training: Training, degrees: Degrees | None
 ) -> list[WorkloadVariant]:
     """Pick the captured variants that the placement may use."""
-    captured = list(workload.variants_for(training.microbatch, training.sequence_parallel))
+    captured = [
+        with_experts_shared_out(variant, training)
+        for variant in workload.variants_for(training.microbatch, training.sequence_parallel)
+    ]
     if degrees is None:
         # A tensor degree of more devices than there are is kept only to say that it does not fit.
         usable = variants_within(workload, cluster, training) or captured

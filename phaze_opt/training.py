@@ -8,6 +8,7 @@ from typing import TypeVar
 from phaze_opt.arrays import IntArray
 from phaze_opt.checked import check_fields, shown
 from phaze_opt.choices import (
+    Dispatcher,
     GradientDtype,
     Launch,
     OptimizerName,
@@ -166,6 +167,8 @@ GRADIENT_COPY_BYTES = {"fp32": 6, "bf16": 4}
 On the same stream after the layer's backward (``foreach_reduce_scatter_copy_in``). Gradients come
 back as shards, which is not counted.
 """
+MOST_IMBALANCE = 64.0
+"""Largest `Training.expert_imbalance`."""
 _REDUCED_BYTES = {"fp32": 4, "bf16": 2}
 
 
@@ -217,6 +220,15 @@ class Training:
     gradient_dtype
         In which replicas reduce gradients: ``fp32``, ``bf16``, or that of the optimizer's gradients
         where it is not said. What devices hold and accumulate is the optimizer's.
+    expert_parallel
+        Replicas that share the routed experts of a model out among them, neighbours in the order of
+        ranks; each expert is split over the tensor-parallel group as everything else is. It
+        divides the experts and the replicas.
+    dispatcher
+        What sends tokens to their experts and back (`phaze_opt.network.token_exchange`).
+    expert_imbalance
+        Rows of the device with the most, relative to even routing, where experts are shared out.
+        It takes that much longer; what devices hold is that of even routing.
     """
 
     global_batch: int
@@ -233,6 +245,9 @@ class Training:
     residency: bool = True
     launch: Launch = "graphs"
     gradient_dtype: GradientDtype | None = None
+    expert_parallel: int = 1
+    dispatcher: Dispatcher = "nccl"
+    expert_imbalance: float = 1.0
 
     def __repr__(self) -> str:
         return short_repr(self)
@@ -252,6 +267,18 @@ class Training:
             raise InputError(
                 f"interleave is {self.interleave}, but the pipeline schedule "
                 f"{self.pipeline_schedule} has 1 chunk per stage."
+            )
+
+        check_size("expert_parallel", self.expert_parallel, MOST_SAMPLES)
+        if not 1.0 <= self.expert_imbalance <= MOST_IMBALANCE:
+            raise InputError(
+                f"expert_imbalance is {self.expert_imbalance}, but it must be between 1 and "
+                f"{MOST_IMBALANCE:g}."
+            )
+        if self.expert_parallel > 1 and self.zero > 1:
+            raise InputError(
+                f"zero is {self.zero}, but with an expert_parallel of {self.expert_parallel} it "
+                "must be 0 or 1: shards of gradients and weights over two groups are not modelled."
             )
 
     def microbatches(self, data: Replicas) -> Replicas:

@@ -33,7 +33,7 @@ from phaze_opt.estimator.traffic import Traffic, energy_by_level_j
 from phaze_opt.estimator.vector_core import kept_row_bytes
 from phaze_opt.hardware.accelerator import Accelerator
 from phaze_opt.network.cluster import Cluster
-from phaze_opt.network.collective import collective_cost
+from phaze_opt.network.token_exchange import operator_cost
 from phaze_opt.on_demand import cached_property
 from phaze_opt.workload.graph import OperatorGraph, side_by_side
 
@@ -313,8 +313,7 @@ def communication_of(
     seconds, sent_bytes = np.zeros(len(table.operators)), np.zeros(len(table.operators))
     for index, operator in enumerate(table.operators):
         if operator.collective is not None:
-            kind, size_bytes = operator.collective.kind, operator.collective.size_bytes
-            cost = collective_cost(kind, size_bytes, tensor_parallel, cluster)
+            cost = operator_cost(operator.collective, tensor_parallel, cluster)
             seconds[index], sent_bytes[index] = cost.time_s, sum(cost.bytes_by_level)
     return seconds, sent_bytes
 

@@ -73,6 +73,8 @@ def has_twins(variant: WorkloadVariant, training: Training, fusion: FusionMode) 
 def _bare_layer(layer: Layer, training: Training, fusion: FusionMode) -> LayerCost:
     """Return what the placement needs of one distinct layer, without seconds."""
     stash_bytes, transient_bytes = memory_bytes(layer, training, fusion)
+    others = training.expert_parallel - 1
+    routed = (layer.routed_parameters or 0) if others else 0
     return LayerCost(
         name=layer.name,
         passes=LayerPasses(),
@@ -81,4 +83,6 @@ def _bare_layer(layer: Layer, training: Training, fusion: FusionMode) -> LayerCo
         stash_bytes=stash_bytes,
         transient_bytes=transient_bytes,
         output_bytes=layer.output_bytes,
+        routed_parameters=routed,
+        elsewhere_parameters=routed * others,
     )

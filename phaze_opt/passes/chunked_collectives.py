@@ -98,7 +98,7 @@ def _pairs(graph: OperatorGraph) -> Iterator[tuple[int, int]]:
         neighbours.setdefault(destination, []).insert(0, source)
         neighbours.setdefault(source, []).append(destination)
     for index, operator in enumerate(graph.operators):
-        if operator.collective is None:
+        if operator.collective is None or operator.collective.exchange:
             continue
         for other in neighbours.get(index, []):
             if graph.operators[other].gemms and other not in taken:

@@ -76,6 +76,9 @@ class LayerCost:
         own full stash.
     output_bytes
         Activation to the next layer (and gradient back).
+    routed_parameters, elsewhere_parameters
+        Those among ``parameters`` that are a share of the routed experts, and the shares that the
+        other devices of the expert-parallel group have; 0 where experts are not shared out.
     """
 
     name: str
@@ -85,6 +88,8 @@ class LayerCost:
     stash_bytes: int
     transient_bytes: int
     output_bytes: int
+    routed_parameters: int = 0
+    elsewhere_parameters: int = 0
 
     def with_fields(self, **changes: object) -> LayerCost:
         """Return the same layer with other fields.

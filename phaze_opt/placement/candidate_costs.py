@@ -29,6 +29,7 @@ from phaze_opt.placement.chain_bytes import (
     ChainParameters,
     for_many_designs,
     parameters_of_runs,
+    whole_parameters_of_runs,
 )
 from phaze_opt.placement.costs import DegreeRuns, StageCosts, stage_costs
 from phaze_opt.placement.fitting_stages import fitting_stages
@@ -292,7 +293,10 @@ class CandidateCosts:
         """Return the time of stages' optimizer steps, on what a replica keeps of them."""
         step_s = self.problem.step_s_per_parameter
         shards = self.shards(candidate.shares).optimizer
-        return np.asarray(self.stages(candidate).held.parameters[runs] * (step_s / shards))
+        parameters = self.stages(candidate).held.parameters
+        if shards > 1:
+            parameters = whole_parameters_of_runs(self.replicated(candidate.tensor).held.parameters)
+        return np.asarray(parameters[runs] * (step_s / shards))
 
     def tail_s(self, candidate: Candidate, runs: Runs = ...) -> FloatArray:
         """Return what stages still do after their last backwards, weights gathered ahead."""
@@ -331,7 +335,9 @@ class CandidateCosts:
 
         Of these there are few, so that many candidates share a bound.
         """
-        if self.problem.training.zero > 0 or not has_ranges(self.problem.cluster):
+        training = self.problem.training
+        shares_out = training.zero > 0 or training.expert_parallel > 1
+        if shares_out or not has_ranges(self.problem.cluster):
             return self.least_tail_term_s(candidate)
         starts = _shared_starts(self.problem.cluster, candidate.stride("data"))
         data = int(starts[np.searchsorted(starts, candidate.data, side="right") - 1])
@@ -399,7 +405,7 @@ class CandidateCosts:
         step_s = self.problem.step_s_per_parameter
         shards = shared if training.zero >= 1 else np.ones_like(data)
         tails_s: FloatArray = parameters * (step_s / shards)[:, np.newaxis]
-        if order != REPLICAS_INSIDE or training.zero >= 2:
+        if order != REPLICAS_INSIDE or training.zero >= 2 or training.expert_parallel > 1:
             return tails_s
         lines = (synchronisation_kind(training.zero), self.problem.cluster, tensor, data.tobytes())
         each = float(training.reduced_bytes)

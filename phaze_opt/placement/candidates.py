@@ -265,7 +265,7 @@ def _grids_of_degree(
 ) -> Iterator[CandidateGrid]:
     """Yield the candidates of one tensor degree."""
     reach = _reach(cluster)
-    for order in rank_orders(cluster):
+    for order in rank_orders(cluster, training):
         classes = list(_classes(tensor, order, layers, cluster, training, shares_out))
         if not classes:
             return
@@ -296,11 +296,12 @@ def _size_of_degree(
     tensor: int, layers: int, cluster: Cluster, training: Training, shares_out: bool = False
 ) -> DegreeSize:
     """Count the candidates of one tensor degree without listing them."""
-    most, orders = most_data(tensor, cluster, training), rank_orders(cluster)
+    most, orders = most_data(tensor, cluster, training), rank_orders(cluster, training)
     if not _has_classes(cluster, training, shares_out):
         # So many replicas fit at most beside 1, 2, … stages.
         fitting = cluster.devices // (tensor * np.arange(1, layers + 1, dtype=np.int64))
-        return DegreeSize(len(orders) * int(np.minimum(fitting, most).sum()), most)
+        each = np.minimum(fitting, most) // training.expert_parallel
+        return DegreeSize(len(orders) * int(each.sum()), most)
     firsts = [
         first
         for order in orders
@@ -310,9 +311,10 @@ def _size_of_degree(
     return DegreeSize(sum(map(len, firsts)), len(different))
 
 
-def rank_orders(cluster: Cluster) -> tuple[RankOrder, ...]:
-    """Return the orders of ranks that differ."""
-    return RANK_ORDERS[:1] if len(cluster.levels) == 1 else RANK_ORDERS
+def rank_orders(cluster: Cluster, training: Training) -> tuple[RankOrder, ...]:
+    """Return the orders of ranks that differ; replicas that share experts out are neighbours."""
+    only = len(cluster.levels) == 1 or training.expert_parallel > 1
+    return RANK_ORDERS[:1] if only else RANK_ORDERS
 
 
 def most_data(devices: int, cluster: Cluster, training: Training) -> int:
@@ -336,7 +338,8 @@ def _classes(
         first = _starts(cluster, training, whole_units(cluster, stride), most, shares_out)
         first = first[: np.searchsorted(first, fitting, side="right")]
         if len(first):
-            yield stages, first, np.append(first[1:] - 1, fitting)
+            last = np.append(first[1:] - 1, fitting)
+            yield stages, first, first if training.expert_parallel > 1 else last
 
 
 @lru_cache(maxsize=32)
@@ -347,12 +350,13 @@ def _starts(
     if _has_classes(cluster, training, shares_out):
         begins = _where_microbatches_change(training, most_data)
         return rising_starts(cluster, units, begins, most_data)
-    return np.arange(1, most_data + 1, dtype=np.int64)
+    experts = training.expert_parallel
+    return np.arange(experts, most_data + 1, experts, dtype=np.int64)
 
 
 def _has_classes(cluster: Cluster, training: Training, shares_out: bool) -> bool:
     """Whether classes have several numbers of replicas."""
-    may_have = training.zero == 0 or shares_out
+    may_have = training.expert_parallel == 1 and (training.zero == 0 or shares_out)
     return may_have and training.interleave == 1 and has_ranges(cluster)
 
 

@@ -73,10 +73,15 @@ def _kept_of_short(function: F, of_long: Callable[..., object]) -> F:
 
 @dataclass(frozen=True, eq=False)
 class ChainParameters:
-    """Parameters of every layer per device, and those that are tied; one object as `ChainBytes`."""
+    """Parameters of every layer per device, and those that are tied; one object as `ChainBytes`.
+
+    ``routed`` and ``elsewhere`` are as in `phaze_opt.passes.layer_cost.LayerCost`.
+    """
 
     own: tuple[int, ...]
     tied: tuple[int, ...]
+    routed: tuple[int, ...]
+    elsewhere: tuple[int, ...]
 
     def __len__(self) -> int:
         return len(self.own)
@@ -108,13 +113,15 @@ class ChainBytes:
     @cached_property
     def layers(self) -> tuple[LayerCost, ...]:
         """Layers without names that hold and send as much, and take no time."""
-        held = self.parameters.own, self.parameters.tied, self.stash_bytes
-        each = zip(*held, self.transient_bytes, self.output_bytes, strict=True)
+        own = self.parameters
+        held = own.own, own.tied, self.stash_bytes, self.transient_bytes, self.output_bytes
+        each = zip(*held, own.routed, own.elsewhere, strict=True)
         return tuple([LayerCost("", LayerPasses(), *own) for own in each])
 
 
 _COLUMNS = attrgetter(
-    "parameters", "tied_parameters", "stash_bytes", "transient_bytes", "output_bytes"
+    *("parameters", "tied_parameters", "routed_parameters", "elsewhere_parameters"),
+    *("stash_bytes", "transient_bytes", "output_bytes"),
 )
 
 
@@ -135,10 +142,10 @@ def _chain(
     edges: tuple[tuple[int, int], ...],
 ) -> ChainBytes:
     """Write the layers of some kinds out."""
-    own, tied, stash, transient, output = zip(*(distinct[kind] for kind in which), strict=True)
-    parameters = _parameters.get((own, tied))
+    *held, stash, transient, output = zip(*(distinct[kind] for kind in which), strict=True)
+    parameters = _parameters.get(tuple(held))
     if parameters is None:
-        parameters = _parameters[own, tied] = ChainParameters(own, tied)
+        parameters = _parameters[tuple(held)] = ChainParameters(*held)
     return ChainBytes(parameters, stash, transient, output, edges)
 
 
@@ -154,6 +161,12 @@ def parameters_of_runs(parameters: ChainParameters) -> tuple[FloatArray, FloatAr
     tied_sum, tied_max = sums(parameters.tied), maxima(parameters.tied)
     shared = np.where(tied_sum < sum(parameters.tied), tied_max, 0.0)
     return sums(parameters.own) - tied_sum + tied_max, shared
+
+
+def whole_parameters_of_runs(parameters: ChainParameters) -> FloatArray:
+    """Count the parameters of runs of layers with the experts of the whole group."""
+    own, _ = parameters_of_runs(parameters)
+    return own + sums(parameters.elsewhere) if any(parameters.elsewhere) else own
 
 
 @dataclass(frozen=True, eq=False)
@@ -290,21 +303,24 @@ def states_of_runs(
     all_parameters, _ = parameters_of_runs(parameters)
     held_bytes = np.array(optimizer.held_bytes, dtype=np.float64)
     kinds = np.array(shards, dtype=np.float64).reshape(-1, 3)
-    states = _states(all_parameters, held_bytes, kinds)
+    whole = whole_parameters_of_runs(parameters)
+    states = _states(all_parameters, whole, held_bytes, kinds)
     for state, each in zip(states, shards, strict=True):
         if max(each.weights, each.gradients) > 1:
             state += maxima([each.whole_layer_bytes(count, optimizer) for count in parameters.own])
     return states
 
 
-@lazily_compiled("float64[:,:,::1](float64[:,::1], float64[::1], float64[:,::1])")
-def _states(parameters: FloatArray, held_bytes: FloatArray, shards: FloatArray) -> FloatArray:
+@lazily_compiled("float64[:,:,::1](float64[:,::1], float64[:,::1], float64[::1], float64[:,::1])")
+def _states(
+    parameters: FloatArray, whole: FloatArray, held_bytes: FloatArray, shards: FloatArray
+) -> FloatArray:
     """Return the state of parameters, each kind shared out and rounded up by itself.
 
     Parameters
     ----------
-    parameters : (layers, layers + 1)
-        Of every stage.
+    parameters, whole : (layers, layers + 1)
+        Of every stage; of what is shared out, with the experts of the whole group.
     held_bytes : (3,)
         Per parameter, of weights, gradients and optimizer.
     shards : (ways, 3)
@@ -313,8 +329,9 @@ def _states(parameters: FloatArray, held_bytes: FloatArray, shards: FloatArray) 
     states = np.zeros((len(shards), *parameters.shape))
     for way in range(len(shards)):
         for i in range(len(parameters)):
-            own, state = parameters[i], states[way, i]
+            state = states[way, i]
             for kind in range(len(held_bytes)):
+                own = whole[i] if shards[way, kind] > 1.0 else parameters[i]
                 for j in range(len(own)):
                     state[j] += share_bytes(own[j], held_bytes[kind], shards[way, kind])
     return states

@@ -33,7 +33,7 @@ from phaze_opt.placement.layout import Layout
 from phaze_opt.placement.pipeline import held_by_place
 from phaze_opt.placement.placement_problem import MergedFrom, Placement, PlacementProblem
 from phaze_opt.placement.size import tables_fit
-from phaze_opt.training import OPTIMIZERS
+from phaze_opt.training import OPTIMIZERS, Training
 
 MOST_TRIED = 32
 """Degrees that are split, at most."""
@@ -53,7 +53,12 @@ def is_deep(problem: PlacementProblem) -> bool:
         return False
     is_chain = all(edge == (index, index + 1) for index, edge in enumerate(problem.edges))
     layers = len(next(iter(problem.outline.layers.values())))
-    return is_chain and layers == count and training.zero == 0 and training.interleave == 1
+    return is_chain and layers == count and _is_plain(training)
+
+
+def _is_plain(training: Training) -> bool:
+    """Whether replicas share nothing out, and stages are one chunk."""
+    return training.zero == 0 and training.interleave == 1 and training.expert_parallel == 1
 
 
 def solve_deep(problem: PlacementProblem) -> Placement:

@@ -141,9 +141,8 @@ def _communication(
         transfer_s = microbatches * read.received_s[stage]
         sent_bytes = microbatches * read.transfer_bytes[stage]
         communication = [Communication("transfer", transfer_s, transfer_s, sent_bytes)]
-        gradient_bytes = group.sent_bytes(
-            group.gradient_terms, float(own.parameters * reduced_bytes)
-        )
+        counts = own.parameters, own.routed_parameters
+        gradient_bytes = group.gradient_terms.sent_bytes(*counts, reduced_bytes)
         exposed_s, network_s = tail.synchronisation_s, tail.network_s
         if zero >= 2:
             (_, reductions), runs = group.every_backward, layout.runs(stage)
@@ -157,9 +156,7 @@ def _communication(
             Communication("gradient_synchronisation", network_s, exposed_s, gradient_bytes)
         )
         if zero:
-            weight_bytes = group.sent_bytes(
-                group.weight_terms, float(own.parameters * optimizer.weight_bytes)
-            )
+            weight_bytes = group.weight_terms.sent_bytes(*counts, optimizer.weight_bytes)
             once_s = tail.gather_s + waits_s[stage]
             communication.append(_gathers(costs, layout, stage, once_s, weight_bytes))
         yield tuple(communication)

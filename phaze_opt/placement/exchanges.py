@@ -61,16 +61,20 @@ def cheapest_lines_s(groups: FloatArray, sizes: FloatArray) -> FloatArray:
 
 
 @lazily_compiled(
-    "UniTuple(float64[:,::1], 2)(float64[:,::1], int64[::1], float64[:,::1], float64[::1],"
-    " int64[::1], float64[:,::1], float64, float64, boolean)"
+    "UniTuple(float64[:,::1], 2)(float64[:,::1], float64[:,::1], int64[::1], float64[:,::1],"
+    " float64[::1], float64[::1], int64[::1], float64[:,::1], float64[:,::1], float64, float64,"
+    " boolean)"
 )
 def exchanges_per_batch(
     lines: FloatArray,
+    routed_lines: FloatArray,
     ends: IntArray,
     own_bytes: FloatArray,
+    routed_bytes: FloatArray,
     cover_s: FloatArray,
     places: IntArray,
     parameters: FloatArray,
+    routed: FloatArray,
     bytes_each: float,
     core_share: float,
     overlaps: bool,
@@ -82,18 +86,20 @@ def exchanges_per_batch(
 
     Parameters
     ----------
-    lines : (algorithms, 3)
-        See `lines_of`.
+    lines, routed_lines : (algorithms, 3)
+        See `lines_of`; of routed experts that are shared out, none where they are not.
     ends : (parts,)
         First layer after each part of the first layers of runs.
     own_bytes : (parts, layers)
-        What each layer sends in a run that begins in the part.
+        What each layer sends in a run that begins in the part, its routed experts aside.
+    routed_bytes : (layers,)
+        What the routed experts of each layer send.
     cover_s : (layers,)
         Seconds of each layer's backward in which the queue may run.
     places : (layers + 1,)
         Row and column of runs that begin and end there, −1 where none does.
-    parameters : (places, places + 1)
-        Of whole runs.
+    parameters, routed : (places, places + 1)
+        Of whole runs, routed experts aside, and of these.
     bytes_each
         Gradient of a parameter.
     core_share
@@ -113,6 +119,7 @@ def exchanges_per_batch(
     for part in range(len(ends)):
         for layer in range(layers):
             sent_s[layer] = cheapest_line_s(lines, own_bytes[part, layer])
+            sent_s[layer] += cheapest_line_s(routed_lines, routed_bytes[layer])
         for j in range(begin + 1, layers + 1):
             end = places[j]
             if end < 0:
@@ -130,6 +137,7 @@ def exchanges_per_batch(
                     if not overlaps:
                         alone_s = all_s
                     whole_s = cheapest_line_s(lines, parameters[place, end] * bytes_each)
+                    whole_s += cheapest_line_s(routed_lines, routed[place, end] * bytes_each)
                     if whole_s <= alone_s:
                         all_s = alone_s = whole_s
                     exposed_s[place, end], total_s[place, end] = alone_s, all_s

@@ -25,11 +25,14 @@ class HeldStage(NamedTuple):
         Tied ones once.
     shared_parameters
         Those tied to layers of other stages.
+    routed_parameters
+        A share of the routed experts, where they are shared out.
     """
 
     memory: StageMemory
     parameters: int
     shared_parameters: int
+    routed_parameters: int
 
 
 def held_stages(costs: CandidateCosts, layout: Layout) -> tuple[HeldStage, ...]:
@@ -63,6 +66,7 @@ def _held_stages(
             stage_memory(own, microbatches, optimizer, shards),
             local_parameters(own),
             max(tied) if sum(tied) < all_tied else 0,
+            sum([layer.routed_parameters for layer in own]),
         )
 
     return tuple(map(held, runs, in_flight))

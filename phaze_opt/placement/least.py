@@ -137,9 +137,12 @@ class LeastPlacement:
         Returns
         -------
         (accelerators,)
-            Infinite where no single stage fits the memory.
+            Infinite where no single stage fits the memory, or experts are shared out.
         """
         seconds, chips = self._columns(layers, rates)
+        if self.training.expert_parallel > 1:
+            # What replicas exchange of routed experts is not in the candidates.
+            return np.full(len(chips), np.inf)
         layers_s = seconds[:, :, self._distinct].sum(axis=(1, 2))
         answers = np.full(len(chips), np.inf)
         for usable_bytes in np.unique(rates.hbm_usable_bytes):

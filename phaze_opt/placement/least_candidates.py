@@ -334,6 +334,7 @@ class _Collector:
             ]
             return np.concatenate([np.zeros((4, 0), dtype=np.int64), *map(np.stack, parts)], axis=1)
         fits = degrees.devices <= problem.cluster.devices and degrees.pipeline <= costs.layers
+        fits = fits and degrees.data % self.training.expert_parallel == 0
         fits = fits and degrees.data * self.training.microbatch <= self.training.global_batch
         given = [
             (
@@ -342,7 +343,7 @@ class _Collector:
                 RANK_ORDERS.index(order),
                 costs.level(Candidate.of(degrees, order)),
             )
-            for order in rank_orders(problem.cluster)
+            for order in rank_orders(problem.cluster, self.training)
             if fits
         ]
         return np.array(given, dtype=np.int64).reshape(-1, 4).T
@@ -358,9 +359,11 @@ class _Collector:
     def _whole(self, columns: _Columns, way: IntArray, groups: int) -> IntArray:
         """Return the whole numbers of the candidates, the groups' gathers after what they send."""
         zero = np.where(columns.data > 1, self.zero, 0)
+        # Experts that are shared out are exchanged among fewer: nothing is said of what that takes.
+        once = self.training.expert_parallel == 1
         exchanges = (
-            ((columns.data > 1) & (zero < 2), columns.group),
-            ((zero == 1) | (zero == 2), columns.group + groups),
+            ((columns.data > 1) & (zero < 2) & once, columns.group),
+            (((zero == 1) | (zero == 2)) & once, columns.group + groups),
             (zero >= 2, columns.group),
         )
         flags = [self.costs.schedule == "gpipe", self.training.overlap != "none"]
@@ -401,7 +404,7 @@ class _Collector:
         real[:, : column.OPTIMIZER_SHARDS] = np.array(of_message).reshape(-1, 5)[columns.message]
         real[:, column.OPTIMIZER_SHARDS] = columns.data if self.zero >= 1 else 1.0
         real[:, column.GRADIENT_SHARDS] = columns.data if self.zero >= 2 else 1.0
-        if self.zero < 2:
+        if self.zero < 2 and self.training.expert_parallel == 1:
             mean_s = self._mean_s(sent, columns.group, columns.pipeline)
             real[:, column.MEAN_SYNCHRONISATION_S] = np.where(columns.data > 1, mean_s, 0.0)
         real[:, column.REACH] = [float(even_share(*numbers)) for numbers in each]

@@ -85,9 +85,12 @@ def stage_memory(
     """
     parameters = local_parameters(layers)
     largest = max([layer.parameters for layer in layers])
+    # What replicas share out, they share over all of them, the shares of experts too.
+    whole = parameters + sum([layer.elsewhere_parameters for layer in layers])
     kinds = zip(optimizer.held_bytes, shards, strict=True)
     weights, gradients, state = (
-        int(share_bytes(parameters, each, replicas)) for each, replicas in kinds
+        int(share_bytes(whole if replicas > 1 else parameters, each, replicas))
+        for each, replicas in kinds
     )
     stash = math.ceil(in_flight * sum([layer.stash_bytes for layer in layers]))
     working_set = max([layer.transient_bytes for layer in layers])

@@ -17,7 +17,7 @@ from phaze_opt.degrees import Degrees, order_of_text
 from phaze_opt.errors import InfeasibleError, InputError
 from phaze_opt.placement.best import best_placement
 from phaze_opt.placement.candidate_costs import CandidateCosts
-from phaze_opt.placement.candidates import Candidate, rank_orders
+from phaze_opt.placement.candidates import Candidate, most_data, rank_orders
 from phaze_opt.placement.deep import is_deep, place_split, solve_deep
 from phaze_opt.placement.describe import describe
 from phaze_opt.placement.even import even_starts
@@ -49,6 +49,8 @@ def solve_placement(problem: PlacementProblem, degrees: Degrees | None = None) -
         If nothing fits; the message says which stage or layer does not, and by how much.
     """
     _check(problem)
+    if degrees is None:
+        _check_replicas(problem)
     if degrees is None and is_deep(problem):
         return solve_deep(problem)
     costs = CandidateCosts(problem)
@@ -98,6 +100,17 @@ def _check(problem: PlacementProblem) -> None:
     _check_edges(problem.edges, *lengths)
 
 
+def _check_replicas(problem: PlacementProblem) -> None:
+    """Refuse more devices of an expert-parallel group than there can be replicas."""
+    training = problem.training
+    most = most_data(min(problem.layers), problem.cluster, training)
+    if training.expert_parallel > max(most, 1):
+        raise InfeasibleError(
+            f"expert_parallel is {training.expert_parallel}, but there are at most {most} replicas "
+            f"on {problem.cluster.devices} devices with {training.global_batch} samples per batch."
+        )
+
+
 @lru_cache(maxsize=64)
 def _check_edges(edges: tuple[tuple[int, int], ...], count: int) -> None:
     """Refuse edges that do not go forward; the designs of a study share them."""
@@ -126,7 +139,12 @@ def _given(problem: PlacementProblem, costs: CandidateCosts, degrees: Degrees) -
             f"{label} with microbatch {training.microbatch} needs a global batch of at least "
             f"{data * training.microbatch}, but it is {training.global_batch}."
         )
-    candidates = [Candidate.of(degrees, order) for order in rank_orders(problem.cluster)]
+    if data % training.expert_parallel:
+        raise InfeasibleError(
+            f"{label} has {data} replicas, but with an expert_parallel of "
+            f"{training.expert_parallel} there must be a multiple of it."
+        )
+    candidates = [Candidate.of(degrees, order) for order in rank_orders(problem.cluster, training)]
     if training.interleave > 1:
         answers = [evaluate_interleaved(costs, candidate) for candidate in candidates]
         return min(answers, key=lambda answer: answer.time_per_batch_s)

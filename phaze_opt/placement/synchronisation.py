@@ -25,6 +25,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 
@@ -43,6 +44,7 @@ from phaze_opt.placement.chain_bytes import (
     for_many_designs,
     for_many_designs_if_short,
     parameters_of_runs,
+    sums,
 )
 from phaze_opt.placement.costs import collective_table_s
 from phaze_opt.placement.exchanges import cheapest_lines_s, exchanges_per_batch, lines_of, padded
@@ -127,8 +129,10 @@ class ReplicatedLayers:
 
     @cached_property
     def levels(self) -> frozenset[int]:
-        """Network levels over which the tensor-parallel group sends."""
-        return levels_used(collective_terms("all_reduce", self.tensor, self.problem.cluster))
+        """Network levels over which the tensor-parallel group sends, and that of experts."""
+        cluster, experts = self.problem.cluster, self.problem.training.expert_parallel
+        tensor = levels_used(collective_terms("all_reduce", self.tensor, cluster))
+        return tensor | levels_used(collective_terms("all_to_all", experts, cluster, self.tensor))
 
     @property
     def before_s(self) -> FloatArray:
@@ -159,6 +163,38 @@ class ReplicatedLayers:
             False: (forward_s, backward_s),
             True: (forward_s - forward_link_s, backward_s - backward_link_s),
         }
+
+
+class GroupTerms(NamedTuple):
+    """Algorithms of a collective of what layers have in all replicas.
+
+    Attributes
+    ----------
+    of_all
+        Among all replicas.
+    of_same
+        Among those that have the same share of the routed experts; none where nothing is shared.
+    """
+
+    of_all: tuple[Term, ...]
+    of_same: tuple[Term, ...] = ()
+
+    def table_s(self, parameters: FloatArray, routed: FloatArray, bytes_each: float) -> FloatArray:
+        """Return the seconds for parameters, of which some are of routed experts."""
+        if not self.of_same:
+            return collective_table_s(self.of_all, parameters * bytes_each)
+        own_s = collective_table_s(self.of_all, (parameters - routed) * bytes_each)
+        return own_s + collective_table_s(self.of_same, routed * bytes_each)
+
+    def sent_bytes(self, parameters: int, routed: int, bytes_each: float) -> float:
+        """Return what a device sends in one collective."""
+        sent = 0.0
+        parts = ((self.of_all, parameters - routed), (self.of_same, routed))
+        for terms, count in parts:
+            if terms:
+                size_bytes = float(count * bytes_each)
+                sent += cheapest(terms, size_bytes).all_sent_per_byte * size_bytes
+        return sent
 
 
 @dataclass(frozen=True)
@@ -201,23 +237,29 @@ class ReplicaGroup:
         return Exchange(exposed_s, gathers.total_s)
 
     @cached_property
-    def gradient_terms(self) -> tuple[Term, ...]:
+    def gradient_terms(self) -> GroupTerms:
         """Algorithms that synchronise gradients."""
         return self._terms(synchronisation_kind(self.zero))
 
     @cached_property
-    def weight_terms(self) -> tuple[Term, ...]:
+    def weight_terms(self) -> GroupTerms:
         """Algorithms that gather weights."""
         return self._terms("all_gather")
 
-    def _terms(self, kind: CollectiveName) -> tuple[Term, ...]:
-        return collective_terms(kind, self.data, self.problem.cluster, self.stride)
+    def _terms(self, kind: CollectiveName) -> GroupTerms:
+        cluster, experts = self.problem.cluster, self.problem.training.expert_parallel
+        of_all = collective_terms(kind, self.data, cluster, self.stride)
+        if experts == 1:
+            return GroupTerms(of_all)
+        # Devices that have the same experts are an expert-parallel group apart.
+        of_same = collective_terms(kind, self.data // experts, cluster, self.stride * experts)
+        return GroupTerms(of_all, of_same)
 
     @cached_property
     def shares_level(self) -> bool:
         """Whether the tensor-parallel group sends over a level that the replicas use too."""
         own = self.replicated.levels
-        return bool(own) and not own.isdisjoint(levels_used(self.gradient_terms))
+        return bool(own) and not own.isdisjoint(levels_used(sum(self.gradient_terms, ())))
 
     @property
     def free_share(self) -> float:
@@ -236,11 +278,10 @@ class ReplicaGroup:
         """Yield the seconds of each layer's weights; see `ReplicatedLayers.own_parameters`."""
         return self._own_s(self.weight_terms, self._optimizer.weight_bytes)
 
-    def _own_s(
-        self, terms: Sequence[Term], bytes_each: float
-    ) -> Iterator[tuple[slice, FloatArray]]:
+    def _own_s(self, terms: GroupTerms, bytes_each: float) -> Iterator[tuple[slice, FloatArray]]:
+        routed = np.array(self.replicated.held.parameters.routed, dtype=np.float64)
         for rows, own in self.replicated.own_parameters:
-            yield rows, collective_table_s(terms, own * float(bytes_each))
+            yield rows, terms.table_s(own, routed, float(bytes_each))
 
     @cached_property
     def forward_gather(self) -> Exchange:
@@ -308,11 +349,8 @@ class ReplicaGroup:
     def gather_at_once_s(self) -> FloatArray:
         """Seconds to gather the weights of every run of layers at once."""
         each = float(self._optimizer.weight_bytes)
-        return collective_table_s(self.weight_terms, self.replicated.parameters * each)
-
-    def sent_bytes(self, terms: Sequence[Term], size_bytes: float) -> float:
-        """Return what a device sends in one collective of the group."""
-        return cheapest(terms, size_bytes).all_sent_per_byte * size_bytes
+        routed = routed_of_runs(self.replicated.held.parameters)
+        return self.weight_terms.table_s(self.replicated.parameters, routed, each)
 
 
 def levels_used(terms: Sequence[Term]) -> frozenset[int]:
@@ -345,10 +383,11 @@ class Gradients:
 
     Attributes
     ----------
-    ends, own_bytes
-        Where the slices of `ReplicatedLayers.own_parameters` end, and what each layer has there.
-    places, parameters
-        Which runs of layers are stages, and their parameters; see
+    ends, own_bytes, routed_bytes
+        Where the slices of `ReplicatedLayers.own_parameters` end, and what each layer has there,
+        its share of the routed experts aside, and what that share has.
+    places, parameters, routed
+        Which runs of layers are stages, and their parameters, likewise; see
         `phaze_opt.placement.exchanges.exchanges_per_batch`.
     bytes_each
         Of one parameter.
@@ -356,8 +395,10 @@ class Gradients:
 
     ends: IntArray
     own_bytes: FloatArray
+    routed_bytes: FloatArray
     places: IntArray
     parameters: FloatArray
+    routed: FloatArray
     bytes_each: float
 
 
@@ -372,19 +413,28 @@ def _gradients_of(
     parameters: ChainParameters, places: IntArray, of_runs: FloatArray, bytes_each: float
 ) -> Gradients:
     """Return the gradients of layers of which some runs are stages, with so many parameters."""
-    parts = own_parameters(parameters)
+    parts, routed = own_parameters(parameters), np.array(parameters.routed, dtype=np.float64)
+    # Chains whose layers are merged share no experts out.
+    routed_runs = routed_of_runs(parameters) if any(parameters.routed) else np.zeros_like(of_runs)
     return Gradients(
         np.array([rows.stop for rows, _ in parts], dtype=np.int64),
-        np.array([own for _, own in parts]) * bytes_each,
+        np.array([own - routed for _, own in parts]) * bytes_each,
+        routed * bytes_each,
         places,
-        of_runs,
+        of_runs - routed_runs,
+        routed_runs,
         bytes_each,
     )
 
 
+def routed_of_runs(parameters: ChainParameters) -> FloatArray:
+    """Count the parameters of routed experts of runs of layers."""
+    return sums(parameters.routed)
+
+
 @for_many_designs_if_short
 def _exchanged_after(
-    parameters: ChainParameters, gradients: Gradients, terms: tuple[Term, ...]
+    parameters: ChainParameters, gradients: Gradients, terms: GroupTerms
 ) -> Exchange:
     """Exchange the gradients once per batch, after all compute: no time of a layer changes that."""
     no_cover_s = np.zeros(gradients.own_bytes.shape[1])
@@ -393,19 +443,22 @@ def _exchanged_after(
 
 def _exchanged(
     gradients: Gradients,
-    terms: Sequence[Term],
+    terms: GroupTerms,
     cover_s: FloatArray,
     core_share: float,
     overlaps: bool,
 ) -> Exchange:
     """Exchange the gradients once per batch; see `phaze_opt.placement.exchanges`."""
     tables = exchanges_per_batch(
-        lines_of(terms),
+        lines_of(terms.of_all),
+        lines_of(terms.of_same),
         gradients.ends,
         gradients.own_bytes,
+        gradients.routed_bytes,
         cover_s,
         gradients.places,
         gradients.parameters,
+        gradients.routed,
         gradients.bytes_each,
         core_share,
         overlaps,

@@ -10,7 +10,6 @@ import numpy as np
 from phaze_opt.arrays import FloatArray
 from phaze_opt.passes.layer_cost import local_parameters
 from phaze_opt.placement.candidate_costs import CandidateCosts
-from phaze_opt.placement.costs import collective_table_s
 from phaze_opt.placement.layout import Layout
 from phaze_opt.placement.overlap import charged_s, left_after_s
 from phaze_opt.placement.pipeline import PipelineWork, Replay, finish_s, replay
@@ -121,12 +120,14 @@ def _interleaved_tail(costs: CandidateCosts, layout: Layout, done: Replay, stage
     chain = costs.problem.layers[candidate.tensor]
     layers, reduced_bytes = layout.layers(stage, chain), costs.problem.training.reduced_bytes
     parameters = local_parameters(layers)
+    each_routed = np.array([layer.routed_parameters for layer in layers], dtype=np.float64)
+    whole, routed = np.array([float(parameters)]), np.array([each_routed.sum()])
     synchronisation_s = network_s = gather_s = 0.0
     if group.zero < 2:
         own = np.array(_counted_once(costs, layout, stage), dtype=np.float64)
-        service_s = collective_table_s(group.gradient_terms, own * reduced_bytes)
-        whole = np.array([parameters * float(reduced_bytes)])
-        synchronisation_s = network_s = float(collective_table_s(group.gradient_terms, whole)[0])
+        service_s = group.gradient_terms.table_s(own, each_routed, float(reduced_bytes))
+        at_once_s = group.gradient_terms.table_s(whole, routed, float(reduced_bytes))
+        synchronisation_s = network_s = float(at_once_s[0])
         if costs.problem.training.hides_gradients:
             left_s = left_after_s(
                 service_s, _until_end_s(costs, layout, done, stage), group.free_share
@@ -136,14 +137,17 @@ def _interleaved_tail(costs: CandidateCosts, layout: Layout, done: Replay, stage
             if alone_s < synchronisation_s:
                 synchronisation_s, network_s = alone_s, total_s
     if group.zero in (1, 2) and not (group.overlaps and layout.gathers_ahead):
-        whole = np.array([parameters * float(optimizer.weight_bytes)])
-        gather_s = float(collective_table_s(group.weight_terms, whole)[0])
+        gather_s = float(
+            group.weight_terms.table_s(whole, routed, float(optimizer.weight_bytes))[0]
+        )
     tied = [layer.tied_parameters for layer in layers]
     if max(tied) > 0 and sum(tied) < sum(layer.tied_parameters for layer in chain):
         shared_bytes = max(tied) * float(reduced_bytes)
         exchange_s = 2.0 * costs.message(candidate).seconds(shared_bytes / 2.0)
         synchronisation_s, network_s = synchronisation_s + exchange_s, network_s + exchange_s
     shards = costs.shards(candidate.data).optimizer
+    if shards > 1:
+        parameters += sum(layer.elsewhere_parameters for layer in layers)
     optimizer_s = parameters * costs.problem.step_s_per_parameter / shards
     return StageTail(synchronisation_s, network_s, optimizer_s, gather_s)
 

@@ -26,6 +26,9 @@ _OPTIONS = (
     "overlap",
     "launch",
     "gradient_dtype",
+    "expert_parallel",
+    "dispatcher",
+    "expert_imbalance",
 )
 """Fields of `Training` that are options of ``evaluate`` with a value."""
 

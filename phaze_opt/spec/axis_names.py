@@ -46,6 +46,7 @@ WORDS = (
     "overlap",
     "launch",
     "gradient_dtype",
+    "dispatcher",
     "attention",
     "cluster",
 )

@@ -28,6 +28,8 @@ from phaze_opt.spec.frozen import (
     content_hash,
 )
 from phaze_opt.spec.study_spec import StudySpec, WorkloadSpec
+from phaze_opt.training import Training
+from phaze_opt.workload.expert_parallel import with_experts_shared_out
 from phaze_opt.workload.graph import Workload
 
 MOST_CLUSTERS = 1_000
@@ -64,8 +66,18 @@ def freeze(
     else:
         resolved = _resolve(spec)
         workloads = _given(spec, workloads)
+    _check_experts(spec, workloads)
     hashes = tuple(map(content_hash, workloads))
     return dataclasses.replace(resolved, workload_hashes=hashes), workloads
+
+
+def _check_experts(spec: StudySpec, workloads: Sequence[Workload]) -> None:
+    """Refuse devices that cannot share the routed experts of a workload out."""
+    degrees: tuple[Any, ...] = spec.space.values_of("expert_parallel") or (spec.expert_parallel,)
+    for degree in degrees:
+        training = Training(1, expert_parallel=degree)
+        for workload in workloads:
+            with_experts_shared_out(workload.variants[0], training)
 
 
 def _given(spec: StudySpec, workloads: Sequence[Workload | Named]) -> tuple[Workload, ...]:

@@ -15,6 +15,7 @@ from typing import Any, Literal
 from phaze_opt.choices import (
     AreaModel,
     AttentionKind,
+    Dispatcher,
     GradientDtype,
     Launch,
     OptimizerName,
@@ -199,7 +200,8 @@ class StudySpec:
     global_batch
         Samples per optimizer step on all devices.
     optimizer, sequence_parallel, residency, microbatch, recompute, zero, pipeline_schedule, \
-    interleave, overlap, fused_optimizer, gather_copies, launch, gradient_dtype
+    interleave, overlap, fused_optimizer, gather_copies, launch, gradient_dtype, expert_parallel, \
+    dispatcher, expert_imbalance
         Options of the training run, as in `phaze_opt.training.Training`, unless they are axes of
         the space. An interleave above 1 implies the interleaved pipeline schedule.
     workloads
@@ -253,6 +255,9 @@ class StudySpec:
     gather_copies: bool = False
     launch: Launch = "graphs"
     gradient_dtype: GradientDtype | None = None
+    expert_parallel: int = 1
+    dispatcher: Dispatcher = "nccl"
+    expert_imbalance: float = 1.0
     placement: PlacementChoice = "solve"
 
     def __post_init__(self) -> None:

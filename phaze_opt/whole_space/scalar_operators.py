@@ -17,7 +17,7 @@ from typing import NamedTuple
 from phaze_opt.estimator.vector_core import vector_operator
 from phaze_opt.hardware.accelerator import LANE_VALUE_BYTES, AttentionKernel, Calibration
 from phaze_opt.network.cluster import Cluster
-from phaze_opt.network.collective import collective_cost
+from phaze_opt.network.token_exchange import operator_cost
 from phaze_opt.on_demand import cached_property
 from phaze_opt.precision import BF16, PRECISIONS
 from phaze_opt.whole_space.scalar_products import (
@@ -190,7 +190,7 @@ def _link_s(graph: OperatorGraph, calibration: Calibration, group: TensorGroup) 
 def _sent_s(graph: OperatorGraph, cluster: Cluster, degree: int) -> list[float]:
     """Return the seconds of whole collectives on the network."""
     return [
-        0.0 if sent is None else collective_cost(sent.kind, sent.size_bytes, degree, cluster).time_s
+        0.0 if sent is None else operator_cost(sent, degree, cluster).time_s
         for sent in (operator.collective for operator in graph.operators)
     ]
 

@@ -14,6 +14,7 @@ from typing import Annotated, Literal
 
 from msgspec import UNSET, Meta, UnsetType
 
+from phaze_opt.choices import Dispatcher
 from phaze_opt.limits import MOST_SIZE
 from phaze_opt.on_demand import cached_property, hashed_once
 from phaze_opt.precision import ELEMENT_BYTES, Dtype, PrecisionName
@@ -28,7 +29,7 @@ Dimension = Annotated[int, Meta(ge=1, le=MOST_SIZE)]
 Positive = Annotated[int, Meta(ge=1)]
 """Ranges of numbers: a file with another number is refused (`phaze_opt.codec`)."""
 
-CollectiveKind = Literal["all_reduce", "reduce_scatter", "all_gather"]
+CollectiveKind = Literal["all_reduce", "reduce_scatter", "all_gather", "dispatch", "combine"]
 
 ELEMENTWISE_KINDS = (
     "add",
@@ -122,15 +123,44 @@ class VectorWork:
 
 
 @dataclass(frozen=True)
+class TokenExchange:
+    """How tokens go to the devices of their experts (dispatch), or results back (combine).
+
+    Attributes
+    ----------
+    tokens, top_k, experts
+        Tokens of a device, experts of each, and routed experts of the block.
+    devices
+        That share the experts out: as far apart in ranks as a tensor-parallel group is large.
+    row_bytes
+        Of a token.
+    dispatcher
+        See `phaze_opt.training.Training`.
+    plans
+        Whether the layout is new: a backward sends as its forward did.
+    """
+
+    tokens: Dimension
+    top_k: Dimension
+    experts: Dimension
+    devices: Dimension
+    row_bytes: Dimension
+    dispatcher: Dispatcher
+    plans: bool
+
+
+@dataclass(frozen=True)
 class Collective:
-    """Communication among the devices of one tensor-parallel group.
+    """Communication among the devices of one tensor-parallel group, or of those of experts.
 
     ``size_bytes`` is the size of the whole (unsharded) tensor, which each device holds after an
-    all-gather, before a reduce-scatter, and before and after an all-reduce.
+    all-gather, before a reduce-scatter, and before and after an all-reduce; of an ``exchange`` it
+    is that of the rows of all chosen experts.
     """
 
     kind: CollectiveKind
     size_bytes: Elements
+    exchange: TokenExchange | UnsetType = UNSET
 
 
 @dataclass(frozen=True)
