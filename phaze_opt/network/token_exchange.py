@@ -105,7 +105,7 @@ def exchange_cost(exchange: TokenExchange, cluster: Cluster, stride: int) -> Col
         Distance of the ranks of the group's devices.
     """
     size_bytes, devices = exchange.tokens * exchange.row_bytes, exchange.devices
-    if exchange.dispatcher == "nccl":
+    if devices == 1 or exchange.dispatcher == "nccl":
         return collective_cost("all_to_all", size_bytes * exchange.top_k, devices, cluster, stride)
     rates = dispatchers()[exchange.dispatcher]
     routed = exchange.experts, exchange.top_k

@@ -267,9 +267,10 @@ class Tried:
 def all_candidates(problem: PlacementProblem) -> Iterator[Candidate]:
     """Yield all degrees in both rank orders, up to the most stages that are tried."""
     training, devices = problem.training, problem.cluster.devices
-    orders = rank_orders(problem.cluster)
+    orders = rank_orders(problem.cluster, training)
     for tensor in problem.layers:
-        for data in range(1, devices // tensor + 1):
+        step = training.expert_parallel
+        for data in range(step, devices // tensor + 1, step):
             if data * training.microbatch > training.global_batch:
                 break
             most = min(MOST_STAGES, len(problem.layers[tensor]), devices // (data * tensor))

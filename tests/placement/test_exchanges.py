@@ -42,7 +42,9 @@ def test_the_loop_is_the_queue_and_the_table(
     cuts, places = [*starts, layers], np.full(layers + 1, -1)
     places[cuts] = np.arange(len(cuts))
     of_stages = np.ascontiguousarray(whole[starts][:, cuts]) / 2.0
-    loop = lines_of(algorithms), ends, own, cover, places, of_stages, 2.0, share, overlaps
+    none, nothing = np.zeros(layers), np.zeros_like(of_stages)
+    tables = ends, own, none, cover, places, of_stages, nothing
+    loop = lines_of(algorithms), lines_of([]), *tables, 2.0, share, overlaps
     exposed_s, total_s = exchanges_per_batch(*loop)
     at_once_s = collective_table_s(algorithms, whole)
     begin = 0
@@ -61,6 +63,7 @@ def test_the_loop_is_the_queue_and_the_table(
 
 def test_nothing_to_send_takes_no_time() -> None:
     """Without algorithms (a single device) or without bytes."""
-    layers = np.array([2]), np.ones((1, 2)), np.ones(2), np.arange(3), np.ones((2, 3))
-    none = exchanges_per_batch(lines_of([]), *layers, 4.0, 0.1, True)
+    each, runs = np.ones(2), np.ones((2, 3))
+    layers = np.array([2]), np.ones((1, 2)), each, each, np.arange(3), runs, runs
+    none = exchanges_per_batch(lines_of([]), lines_of([]), *layers, 4.0, 0.1, True)
     assert not none[0].any() and not none[1].any()

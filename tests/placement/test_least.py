@@ -55,9 +55,18 @@ def training_problems(draw: st.DrawFn, interleave: bool = False) -> PlacementPro
     def again(passes: LayerPasses) -> LayerPasses:
         return passes._replace(recompute=PassCost(recompute * passes.forward.seconds))
 
+    experts = draw(st.sampled_from([1, 1, 2, 4]))
+
+    def shared_out(layer: LayerCost) -> LayerCost:
+        routed = (layer.parameters - layer.tied_parameters) // 2 if experts > 1 else 0
+        return replace(layer, routed_parameters=routed, elsewhere_parameters=routed * (experts - 1))
+
     layers = {
         tensor_degree: tuple(
-            replace(layer, passes=again(with_link(layer.passes, *[link * (tensor_degree > 1)] * 2)))
+            replace(
+                shared_out(layer),
+                passes=again(with_link(layer.passes, *[link * (tensor_degree > 1)] * 2)),
+            )
             for layer in chain
         )
         for tensor_degree, chain in problem.layers.items()
@@ -71,7 +80,8 @@ def training_problems(draw: st.DrawFn, interleave: bool = False) -> PlacementPro
         problem.training,
         global_batch=draw(st.sampled_from([problem.training.global_batch, 12, 64])),
         recompute="full" if recompute else "none",
-        zero=draw(st.integers(0, 3)),
+        zero=draw(st.integers(0, 3 if experts == 1 else 1)),
+        expert_parallel=experts,
         overlap=draw(st.sampled_from(["none", "partial", "data", "all"])),
         gradient_dtype=draw(st.sampled_from([None, "fp32", "bf16"])),
         pipeline_schedule=schedule,
@@ -324,10 +334,10 @@ def test_every_option_is_declared() -> None:
 def test_an_unknown_option_is_refused() -> None:
     """An option, or a value, that is added to the training later is not ignored."""
     wider = make_dataclass(
-        "Wider", [("expert_parallel", int, 1)], bases=(Training,), frozen=True, repr=False
+        "Wider", [("context_parallel", int, 1)], bases=(Training,), frozen=True, repr=False
     )
     problem = transformer(26, True, 40e9)
-    with pytest.raises(InputError, match="expert_parallel"):
+    with pytest.raises(InputError, match="context_parallel"):
         LeastPlacement(replace(problem, training=wider(8)), 1, [0])
     newer = Training(8)
     object.__setattr__(newer, "zero", 4)

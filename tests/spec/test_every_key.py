@@ -58,6 +58,9 @@ OTHER: dict[str, str] = {
     "gather_copies": "true",
     "launch": '"eager"',
     "gradient_dtype": '"bf16"',
+    "expert_parallel": "2",
+    "dispatcher": '"deepep"',
+    "expert_imbalance": "1.5",
 }
 INNER: dict[type, tuple[str, dict[str, str]]] = {
     AreaSpec: (
@@ -123,6 +126,9 @@ AXES: dict[str, list[Any]] = {
     "gather_copies": [False, True],
     "launch": ["graphs", "eager"],
     "gradient_dtype": ["fp32", "bf16"],
+    "expert_parallel": [1, 2],
+    "dispatcher": ["nccl", "ideal"],
+    "expert_imbalance": [1.0, 1.5],
     "residency": [True, False],
     "attention": ["eager", "flash"],
 }

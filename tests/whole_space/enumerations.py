@@ -87,6 +87,24 @@ CASES: dict[str, dict[str, Any]] = {
             zero=[0, 1],
         ),
     },
+    "shared experts": {
+        "model": "moe:layers=4,hidden=512,heads=8,sequence=256,vocab=8000,experts=16,top_k=2,"
+        "expert_ffn=512",
+        "optimizer": "adam",
+        "cluster": "dgx-h100",
+        "tensor_parallel": (1, 2),
+        "space": Space(
+            "h100",
+            num_tc=[66, 132],
+            glb_mib=[25, 50],
+            hbm_gib=[0.5, 8],
+            zero=[0, 1],
+            expert_parallel={"solve": [1, 2, 8]},
+            dispatcher=["nccl", "deepep"],
+            expert_imbalance=[1.0, 1.3],
+        ),
+        "baselines": ("h100",),
+    },
     # The fastest take a small slice: on all of it they are below their bounds by more than bounds
     # are above the truth.
     "torus": {
