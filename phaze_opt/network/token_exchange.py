@@ -5,8 +5,8 @@ C(E, k))`` of ``g`` equal groups of devices. NCCL's all-to-all sends every chose
 dispatchers send a token once to every device inside a scale-up domain, and once to every domain,
 where it is fanned out. A device's own share stays with it, so that one device sends nothing.
 
-What takes longest decides: links, or the multiprocessors of a dispatcher at a rate each, which
-counts the own share too. Constants are in ``data/dispatchers.toml``.
+What takes longest decides: the links, or the multiprocessors of a dispatcher at a rate each, which
+counts the own share too: `DirectionRates.seconds`, with constants in ``data/dispatchers.toml``.
 """
 
 from __future__ import annotations
@@ -24,37 +24,76 @@ from phaze_opt.workload.graph import Collective, TokenExchange
 
 
 @dataclass(frozen=True)
-class DispatcherRates:
-    """Constants of a dispatcher.
+class DirectionRates:
+    """Constants of a dispatch or a combine.
 
     Attributes
     ----------
-    multiprocessors, multiprocessor_bytes_per_s
-        How many it takes, and what each sends.
-    token_s, destination_s
-        Further seconds per token, and per token and destination, of one multiprocessor.
+    latency_s
+        Whatever is sent.
+    copy_bytes_per_s, destination_s
+        What a multiprocessor sends, a copy of a token for each destination, and further seconds
+        per copy.
+    token_bytes_per_s, token_s
+        What it reads of tokens, or writes of their sums, and further seconds per token.
+    most_bytes_per_s
+        What all of them send at most.
+    """
+
+    latency_s: float
+    copy_bytes_per_s: float
+    token_bytes_per_s: float
+    token_s: float
+    destination_s: float
+    most_bytes_per_s: float
+
+    def seconds(self, tokens: int, token_bytes: int, copies: float, multiprocessors: int) -> float:
+        """Return the seconds to send tokens of so many bytes and copies with multiprocessors."""
+        copied_bytes = tokens * token_bytes * copies
+        each_s = copied_bytes / self.copy_bytes_per_s
+        each_s += tokens * token_bytes / self.token_bytes_per_s
+        each_s += tokens * (self.token_s + copies * self.destination_s)
+        return self.latency_s + max(each_s / multiprocessors, copied_bytes / self.most_bytes_per_s)
+
+
+@dataclass(frozen=True)
+class DispatcherRates:
+    """Constants of a dispatcher on networks of some kind.
+
+    Attributes
+    ----------
+    link_bytes_per_s
+        Of the innermost level of the networks that the constants are for, at least.
+    multiprocessors
+        How many it takes.
     layout_s
         Per layer, before the first dispatch: layout of what is sent, and wait of the host.
+    dispatch, combine
+        Both directions.
     source
         Where the numbers come from.
     """
 
+    link_bytes_per_s: float
     multiprocessors: int
-    multiprocessor_bytes_per_s: float
-    token_s: float
-    destination_s: float
     layout_s: float
+    dispatch: DirectionRates
+    combine: DirectionRates
     source: str
 
 
-@lru_cache(maxsize=1)
-def dispatchers() -> dict[Dispatcher, DispatcherRates]:
-    """Return the dispatchers that send tokens once to every destination, by name."""
-    table = data_table("network", "dispatchers.toml")
-    return {
-        name: from_builtins(table[name], DispatcherRates, "dispatchers.toml")
-        for name in ("deepep", "hybridep", "ideal")
-    }
+@lru_cache(maxsize=64)
+def dispatcher_rates(dispatcher: Dispatcher, cluster: Cluster) -> DispatcherRates | None:
+    """Return the constants of a dispatcher on a network; ``None`` of one that has only links."""
+    rows = [
+        from_builtins(row, DispatcherRates, "dispatchers.toml")
+        for row in data_table("network", "dispatchers.toml").get(dispatcher, ())
+    ]
+    link_bytes_per_s = cluster.levels[0].bandwidth_bytes_per_s
+    return next(
+        (row for row in reversed(rows) if row.link_bytes_per_s <= link_bytes_per_s),
+        rows[0] if rows else None,
+    )
 
 
 def destinations(groups: float, experts: int, top_k: int) -> float:
@@ -87,12 +126,19 @@ def operator_cost(collective: Collective, tensor: int, cluster: Cluster) -> Coll
     kind, exchange = collective.kind, collective.exchange
     if kind == "dispatch" or kind == "combine":
         assert exchange
-        return exchange_cost(exchange, cluster, tensor)
+        return exchange_cost(exchange, cluster, tensor, is_dispatch=kind == "dispatch")
     return collective_cost(kind, collective.size_bytes, tensor, cluster)
 
 
 @lru_cache(maxsize=4096)
-def exchange_cost(exchange: TokenExchange, cluster: Cluster, stride: int) -> CollectiveCost:
+def exchange_cost(
+    exchange: TokenExchange,
+    cluster: Cluster,
+    stride: int = 1,
+    *,
+    is_dispatch: bool = True,
+    multiprocessors: int | None = None,
+) -> CollectiveCost:
     """Return seconds and bytes of a dispatch or a combine.
 
     Parameters
@@ -103,28 +149,33 @@ def exchange_cost(exchange: TokenExchange, cluster: Cluster, stride: int) -> Col
         The network.
     stride
         Distance of the ranks of the group's devices.
+    is_dispatch
+        Or a combine.
+    multiprocessors
+        That the dispatcher takes, if not as many as by default.
     """
     size_bytes, devices = exchange.tokens * exchange.row_bytes, exchange.devices
     if devices == 1 or exchange.dispatcher == "nccl":
         return collective_cost("all_to_all", size_bytes * exchange.top_k, devices, cluster, stride)
-    rates = dispatchers()[exchange.dispatcher]
+    rates = dispatcher_rates(exchange.dispatcher, cluster)
     routed = exchange.experts, exchange.top_k
     levels = cluster.levels[: outermost_level(devices, cluster, stride) + 1]
     sent, time_s, below = [], 0.0, 1
     for level, joined in zip(levels, members_joined(devices, cluster, stride), strict=True):
-        # Devices that differ at this level only, of all, or of one of each unit below.
+        # To devices that differ at this level only; a unit of the level below takes one copy.
         inside = joined / below
         copies = destinations(devices / below, *routed) * (inside - 1.0) / inside
         sent.append(size_bytes * copies)
         if copies > 0.0:
-            latency_s = 0.0 if exchange.dispatcher == "ideal" else level.latency_s
+            latency_s = level.latency_s if rates else 0.0
             time_s = max(time_s, latency_s + sent[-1] / level.sustained_bytes_per_s)
         below = joined
     sent += [0.0] * (len(cluster.levels) - len(sent))
-    copies = destinations(devices, *routed)
-    each_s = size_bytes * copies / rates.multiprocessor_bytes_per_s
-    each_s += exchange.tokens * (rates.token_s + copies * rates.destination_s)
-    time_s = max(time_s, each_s / rates.multiprocessors)
-    return CollectiveCost(
-        exchange.dispatcher, time_s + exchange.plans * rates.layout_s, tuple(sent)
-    )
+    if rates:
+        direction = rates.dispatch if is_dispatch else rates.combine
+        copies = destinations(devices, *routed)
+        taken = multiprocessors or rates.multiprocessors
+        sending = exchange.tokens, exchange.row_bytes, copies, taken
+        time_s = max(time_s, direction.seconds(*sending))
+        time_s += exchange.plans * rates.layout_s
+    return CollectiveCost(exchange.dispatcher, time_s, tuple(sent))

@@ -14,6 +14,7 @@ from phaze_opt.passes.launches import launch_seconds
 from phaze_opt.validation.attention import validate_attention
 from phaze_opt.validation.attention_training import validate_training_attention
 from phaze_opt.validation.collectives import validate_collectives
+from phaze_opt.validation.expert_exchanges import validate_expert_exchanges
 from phaze_opt.validation.expert_layers import validate_expert_layers
 from phaze_opt.validation.measured import (
     UnexpressedRow,
@@ -40,7 +41,7 @@ PREDICTORS: Mapping[ValidationGroup, tuple[Callable[[], list[ValidationTable]], 
         validate_expert_layers,
     ),
     "attention": (validate_attention, validate_training_attention),
-    "collectives": (validate_collectives,),
+    "collectives": (validate_collectives, validate_expert_exchanges),
     "training": (validate_run_times,),
     "memory": (validate_block_memory, validate_run_memory),
 }

@@ -87,7 +87,7 @@ CASES: dict[str, dict[str, Any]] = {
             zero=[0, 1],
         ),
     },
-    "shared experts": {
+    "shared-experts": {
         "model": "moe:layers=4,hidden=512,heads=8,sequence=256,vocab=8000,experts=16,top_k=2,"
         "expert_ffn=512",
         "optimizer": "adam",

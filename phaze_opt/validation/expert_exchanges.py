@@ -1,0 +1,96 @@
+"""Predicted against measured exchanges of tokens: DeepEP's kernels, and all-to-alls of NCCL.
+
+The rows and who measured them are in ``data/expert_exchanges.csv`` and ``data/all_to_all.csv``,
+each with its ``.toml``. The network stands where the accelerator does in tables of operators. Constants
+of DeepEP are fitted to other rows of one node of H100 and B200; nothing is fitted to rows of the
+B300 or of several nodes.
+"""
+
+from __future__ import annotations
+
+from phaze_opt.codec import data_rows, data_table
+from phaze_opt.network.estimate import estimate_collective
+from phaze_opt.network.presets import load_cluster
+from phaze_opt.network.token_exchange import exchange_cost
+from phaze_opt.validation.measured import ValidationRow, ValidationTable
+from phaze_opt.workload.graph import TokenExchange
+
+_DEVICES_OF_NODE = 8
+_SCALED, _SCALE_BYTES = 128, 4
+
+
+def validate_expert_exchanges() -> list[ValidationTable]:
+    """Predict every measured dispatch and combine, and every all-to-all.
+
+    Returns
+    -------
+    tables
+        One per chip on one node, one of several nodes, and one of all-to-alls per network.
+    """
+    return [*_exchanges(), *_all_to_alls()]
+
+
+def _exchanges() -> list[ValidationTable]:
+    """Predict dispatches and combines."""
+    provenance = data_table("validation", "expert_exchanges.toml")
+    by_name: dict[tuple[str, str], list[dict[str, str]]] = {}
+    for row in data_rows("validation", "expert_exchanges.csv"):
+        chip, several = row["chip"].partition("_")[0], int(row["nodes"]) > 1
+        name = f"dispatch and combine, {'several nodes' if several else chip}"
+        by_name.setdefault((name, provenance["cluster"][row["chip"]]), []).append(row)
+    return [
+        ValidationTable(
+            name,
+            cluster,
+            0.0,
+            provenance["measured_by"],
+            tuple([_exchange(row, cluster) for row in rows]),
+        )
+        for (name, cluster), rows in by_name.items()
+    ]
+
+
+def _exchange(row: dict[str, str], cluster: str) -> ValidationRow:
+    """Estimate one dispatch or combine."""
+    nodes, hidden, is_dispatch = int(row["nodes"]), int(row["hidden"]), row["kind"] == "dispatch"
+    devices = _DEVICES_OF_NODE * nodes
+    exchange = TokenExchange(
+        tokens=int(row["tokens"]),
+        top_k=int(row["top_k"]),
+        experts=int(row["experts"]),
+        devices=devices,
+        row_bytes=hidden + hidden // _SCALED * _SCALE_BYTES if is_dispatch else 2 * hidden,
+        dispatcher="deepep",
+        plans=False,
+    )
+    multiprocessors = int(row["multiprocessors"])
+    cost = exchange_cost(
+        exchange,
+        load_cluster(cluster, devices),
+        is_dispatch=is_dispatch,
+        multiprocessors=multiprocessors,
+    )
+    case = (
+        f"{row['kind']} of {exchange.tokens} tokens of {hidden} to {exchange.top_k} of "
+        f"{exchange.experts} experts on {devices}, {multiprocessors} multiprocessors"
+    )
+    return ValidationRow(case, float(row["latency_us"]) * 1e-6, cost.time_s)
+
+
+def _all_to_alls() -> list[ValidationTable]:
+    """Predict all-to-alls."""
+    provenance = data_table("validation", "all_to_all.toml")
+    by_cluster: dict[str, list[ValidationRow]] = {}
+    for row in data_rows("validation", "all_to_all.csv"):
+        cluster, devices, size_bytes = row["cluster"], int(row["devices"]), int(row["bytes"])
+        network = load_cluster(cluster, devices)
+        estimate = estimate_collective("all_to_all", size_bytes, devices, network)
+        case = f"all_to_all of {size_bytes / 2**20:g} MiB on {devices}"
+        measured_s = float(row["latency_ms"]) * 1e-3
+        by_cluster.setdefault(cluster, []).append(
+            ValidationRow(case, measured_s, estimate.latency_s, source=row["source"])
+        )
+    return [
+        ValidationTable("all-to-all from 1 MB", name, 0.0, provenance["measured_by"], tuple(rows))
+        for name, rows in by_cluster.items()
+    ]

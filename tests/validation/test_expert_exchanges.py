@@ -1,0 +1,44 @@
+"""Measured exchanges of tokens among the devices of experts."""
+
+import pytest
+
+from phaze_opt.codec import data_rows, data_table
+from phaze_opt.validation.expert_exchanges import validate_expert_exchanges
+from phaze_opt.validation.measured import ValidationTable
+
+
+@pytest.fixture(scope="module")
+def tables() -> dict[tuple[str, str], ValidationTable]:
+    """Return the tables by name and network."""
+    return {(table.name, table.accelerator): table for table in validate_expert_exchanges()}
+
+
+def test_every_measured_row_is_in_one_table(
+    tables: dict[tuple[str, str], ValidationTable],
+) -> None:
+    """No row is left out, and the data say who measured them."""
+    files = "expert_exchanges", "all_to_all"
+    measured = sum(len(data_rows("validation", f"{name}.csv")) for name in files)
+    assert sum(len(table.rows) for table in tables.values()) == measured == 534 + 281
+    for name in files:
+        assert {"what", "measured_by", "measured_with", "licence"} <= set(
+            data_table("validation", f"{name}.toml")
+        )
+
+
+@pytest.mark.parametrize(
+    ("chip", "cluster", "greatest"),
+    # Half of the rows of the H100 and the B200, to which nothing is fitted; none of the B300.
+    [("h100", "dgx-h100", 0.06), ("b200", "dgx-b200", 0.08), ("b300", "dgx-b200", 0.10)],
+)
+def test_unseen_rows_of_one_node_are_met(
+    tables: dict[tuple[str, str], ValidationTable], chip: str, cluster: str, greatest: float
+) -> None:
+    """Dispatch and combine together."""
+    assert tables[f"dispatch and combine, {chip}", cluster].mean_absolute_error <= greatest
+
+
+@pytest.mark.parametrize("cluster", ["dgx-a100", "dgx-h100", "dgx-b200"])
+def test_all_to_alls_are_met(tables: dict[tuple[str, str], ValidationTable], cluster: str) -> None:
+    """From 1 MB, with the constants of the network."""
+    assert tables["all-to-all from 1 MB", cluster].mean_absolute_error <= 0.12
