@@ -1,9 +1,9 @@
 """Predicted against measured exchanges of tokens: DeepEP's kernels, and all-to-alls of NCCL.
 
 The rows and who measured them are in ``data/expert_exchanges.csv`` and ``data/all_to_all.csv``,
-each with its ``.toml``. The network stands where the accelerator does in tables of operators. Constants
-of DeepEP are fitted to other rows of one node of H100 and B200; nothing is fitted to rows of the
-B300 or of several nodes.
+each with its ``.toml``. The network stands where the accelerator does in tables of operators.
+Constants of DeepEP are fitted to other rows of one node of H100 and B200; nothing is fitted to rows
+of the B300 or of several nodes.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Literal, cast
 
-from phaze_opt.choices import OptimizerName, Overlap, Recompute, SoftwareName
+from phaze_opt.choices import Dispatcher, OptimizerName, Overlap, Recompute, SoftwareName
 from phaze_opt.codec import data_rows
 from phaze_opt.degrees import Degrees
 from phaze_opt.evaluation import Evaluation, place_point
@@ -33,6 +33,7 @@ from phaze_opt.validation.measured import ValidationRow, ValidationTable
 from phaze_opt.validation.reserved import kept_bytes
 from phaze_opt.workload.zoo import load_workload
 
+_FILES = ("training.csv", "training_experts.csv")
 _MEASURED = ("measured_s", "measured_memory_bytes")
 _NOT_OPTIONS = ("table", "case", "trust", "repeats", "source", *_MEASURED)
 """Columns that say something of the measurement, not of how the model ran."""
@@ -134,7 +135,7 @@ def _tables(
 ) -> list[ValidationTable]:
     """Evaluate the runs for which a column holds a measured value."""
     grouped: dict[tuple[str, str], list[dict[str, str]]] = {}
-    for row in data_rows("validation", "training.csv"):
+    for row in itertools.chain.from_iterable(data_rows("validation", name) for name in _FILES):
         if row[column]:
             grouped.setdefault((row["table"], row["accelerator"]), []).append(row)
     tables = []
@@ -232,6 +233,8 @@ def _as_it_may_have_run(options: dict[str, str]) -> Iterator[tuple[CostedPoint, 
             gather_copies=software.gather_copies,
             launch=software.launch,
             gradient_dtype=software.gradient_dtype,
+            expert_parallel=int(options.get("expert_parallel") or 1),
+            dispatcher=cast(Dispatcher, options.get("dispatcher") or "nccl"),
         )
         point = Point(workload, chip, cluster, training, degrees, software.fusion)
         costed = cost_point(point, schedules)
