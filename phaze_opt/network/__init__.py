@@ -7,6 +7,7 @@
 - `collective`: the algorithms that a group can choose from, and the cheapest; `algorithms` has what
   each costs, `groups` which levels and links a group uses, `torus` how many messages share a link.
 - `message`: point to point, between stages of a pipeline.
+- `token_exchange`: tokens to the devices of their experts and back, by dispatcher.
 - `estimate`: one collective by itself, as one measures it.
 
 Where a formula stands:
@@ -18,5 +19,7 @@ Where a formula stands:
   `torus.ring_load`, axis by axis `algorithms.hierarchical_term`
 - bytes over each level -> `sent_per_byte` of the same terms
 - time to start -> `cluster.launch_s`; ramp of medium sizes -> `cluster.NetworkLevel.ramp_s`
+- destinations of a token -> `token_exchange.destinations`; multiprocessors of a dispatcher ->
+  `token_exchange.DirectionRates.seconds`
 - bus bandwidth -> `estimate.bus_bandwidth_bytes_per_s`
 """

@@ -90,10 +90,7 @@ def dispatcher_rates(dispatcher: Dispatcher, cluster: Cluster) -> DispatcherRate
         for row in data_table("network", "dispatchers.toml").get(dispatcher, ())
     ]
     link_bytes_per_s = cluster.levels[0].bandwidth_bytes_per_s
-    return next(
-        (row for row in reversed(rows) if row.link_bytes_per_s <= link_bytes_per_s),
-        rows[0] if rows else None,
-    )
+    return next((row for row in reversed(rows) if row.link_bytes_per_s <= link_bytes_per_s), None)
 
 
 def destinations(groups: float, experts: int, top_k: int) -> float:

@@ -9,6 +9,7 @@ Modules
 ``zoo``            a model by name: `zoo.load_workload`, `zoo.model_names`, `zoo.tensor_degrees`
 ``config``         the shape of a transformer
 ``experts``        mixtures of experts and latent attention: shapes, and grouped products
+``expert_parallel``  a captured model whose routed experts are shared out among devices
 ``model_string``   the shape from ``gpt:...``, ``llama:...`` and ``moe:...``
 ``huggingface``    the shape from a Hugging Face ``config.json``; ``huggingface_families`` has a row
                    for every ``model_type``, ``huggingface_experts`` those of mixtures of experts,

@@ -39,6 +39,9 @@ _FREE = {
     "--placement": ("2x2x1", "4x1x1", "1x4x2", "2x1x2", "1x1x1"),
     "--power-limit-w": ("5", "100", "1000"),
     "--sequence": ("32", "64"),
+    "--expert-parallel": ("1", "2", "3", "8"),
+    "--dispatcher": ("nccl", "deepep", "hybridep", "ideal"),
+    "--expert-imbalance": ("1", "1.3", "64"),
     "--set": ("glb_mib=64", "num_tc=2", "num_vc=1", "hbm_gb_per_s=100", "hbm_gib=1"),
 }
 _SCHEDULES = (
