@@ -1,0 +1,137 @@
+"""Points whose routed experts are shared out over replicas."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from phaze_opt.degrees import Degrees
+from phaze_opt.errors import InputError
+from phaze_opt.evaluation import Evaluation, evaluate
+from phaze_opt.spec.freezing import freeze
+from phaze_opt.spec.space import Space
+from phaze_opt.spec.study_spec import StudySpec
+from phaze_opt.training import Training
+from phaze_opt.workload.zoo import load_workload
+
+MODEL = (
+    "moe:layers=4,hidden=512,heads=8,sequence=256,vocab=8000,experts=16,top_k=2,expert_ffn=512,"
+    "ffn=1024,dense_layers=1"
+)
+TRAINING = Training(64, 1, optimizer="adam", zero=1)
+
+
+def point(placement: Any = "solve", chip: str = "h100", **options: Any) -> Evaluation:
+    """Evaluate the model on 16 devices, two nodes."""
+    return evaluate(MODEL, chip, "dgx-h100", replace(TRAINING, **options), placement, devices=16)
+
+
+def seconds(evaluation: Evaluation) -> float:
+    """Return the time of a feasible point."""
+    assert evaluation.time_per_batch_s is not None
+    return evaluation.time_per_batch_s
+
+
+def test_a_placement_states_the_devices_of_experts() -> None:
+    """As the option does; with fewer degrees there is one such device."""
+    assert Degrees.of_text("2x8x1x4") == Degrees(2, 8, 1, expert=4)
+    assert Degrees.of_text("2x8x1") == Degrees(2, 8, 1)
+    assert Degrees(2, 8, 1, expert=4).text == "2x8x1x4"
+    assert Degrees.of_text("2x8x1x0") is None
+    stated = point("2x8x1x4", dispatcher="deepep")
+    assert stated == point("2x8x1", dispatcher="deepep", expert_parallel=4)
+    with pytest.raises(InputError, match="expert_parallel is 2, but the placement 2x8x1x4"):
+        point("2x8x1x4", expert_parallel=2)
+
+
+def test_one_device_has_all_experts_whatever_would_send_tokens() -> None:
+    """Nothing is sent, and nothing is uneven."""
+    plain = point("2x8x1")
+    assert plain == point("2x8x1", dispatcher="deepep", expert_imbalance=2.0)
+
+
+def test_replicas_must_share_evenly() -> None:
+    """What does not divide, or needs more replicas than there are, is infeasible in a sentence."""
+    uneven = point("1x3x1x2")
+    assert not uneven.feasible and "a multiple of it" in (uneven.reason or "")
+    few = point("solve", global_batch=4, expert_parallel=8)
+    assert not few.feasible and "at most 4 replicas" in (few.reason or "")
+
+
+@pytest.mark.parametrize("zero", [0, 1])
+@pytest.mark.parametrize("tensor", [1, 2])
+def test_states_of_all_devices_add_up(zero: int, tensor: int) -> None:
+    """Weights and gradients of routed experts are divided; ZeRO 1 shares all states out anyway."""
+    variant = load_workload(MODEL, tensor_parallel=(tensor,)).variants[0]
+    routed = sum(
+        count * (layer.routed_parameters or 0)
+        for count, layer in zip(variant.counts, variant.layers, strict=True)
+    )
+    placement = f"1x8x{tensor}"
+    (whole,) = (point(placement, zero=zero).placement or pytest.fail()).stages
+    for devices in (2, 4, 8):
+        shared = point(f"{placement}x{devices}", zero=zero)
+        assert shared.placement
+        (stage,) = shared.placement.stages
+        less = routed - routed // devices
+        assert whole.memory_bytes.parameters - stage.memory_bytes.parameters == 2 * less
+        assert whole.memory_bytes.gradients - stage.memory_bytes.gradients == 4 * less
+        of_optimizer = whole.memory_bytes.optimizer - stage.memory_bytes.optimizer
+        assert of_optimizer == (12 * less if zero == 0 else 0)
+        assert stage.memory_bytes.stash == whole.memory_bytes.stash
+        assert stage.optimizer_s <= whole.optimizer_s
+
+
+options = st.fixed_dictionaries(
+    {
+        "recompute": st.sampled_from(["none", "selective", "full"]),
+        "overlap": st.sampled_from(["none", "partial", "data", "all"]),
+        "zero": st.sampled_from([0, 1]),
+        "residency": st.booleans(),
+        "sequence_parallel": st.booleans(),
+        "pipeline_schedule": st.sampled_from(["1f1b", "gpipe", "interleaved"]),
+        "launch": st.sampled_from(["graphs", "compiled", "eager"]),
+    }
+)
+
+
+@settings(max_examples=12, deadline=None)
+@given(
+    options,
+    st.sampled_from(["1x16x1x8", "2x8x1x8", "2x4x2x4", "1x8x2x2"]),
+    st.sampled_from(["h100", "tpuv4-lanes"]),
+)
+def test_every_option_works_with_them(chosen: dict[str, Any], placement: str, chip: str) -> None:
+    """Faster dispatchers are never slower, rows of the slowest device never faster."""
+    by_name = {
+        name: point(placement, chip, dispatcher=name, **chosen)
+        for name in ("nccl", "deepep", "hybridep", "ideal")
+    }
+    times_s = {name: seconds(each) for name, each in by_name.items()}
+    slack = 1.0 + 1e-9
+    assert times_s["ideal"] <= min(times_s.values()) * slack
+    assert times_s["hybridep"] <= times_s["deepep"] * slack
+    uneven = point(placement, chip, dispatcher="deepep", expert_imbalance=1.5, **chosen)
+    assert times_s["deepep"] <= seconds(uneven) * slack
+    found = by_name["deepep"]
+    assert sum(found.time_breakdown_s.values()) == pytest.approx(times_s["deepep"])
+    assert found.energy_by_level_j["network"] > 0.0
+    solved = point("solve", chip, dispatcher="deepep", expert_parallel=int(placement[-1]), **chosen)
+    assert seconds(solved) <= times_s["deepep"] * slack
+
+
+def test_a_study_refuses_devices_that_do_not_divide_the_experts() -> None:
+    """When it is created, before anything is evaluated."""
+    spec = StudySpec(
+        "experts", MODEL, "dgx-h100", 16, 64, space=Space("h100", expert_parallel=[1, 3]),
+        baselines=("h100",),
+    )  # fmt: skip
+    with pytest.raises(InputError, match="must divide the 16 experts"):
+        freeze(spec)
+    dense = replace(spec, model="gpt2-xl", space=Space("h100", expert_parallel=[1, 2]))
+    with pytest.raises(InputError, match="no routed experts"):
+        freeze(dense)
