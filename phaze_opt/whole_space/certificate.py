@@ -35,12 +35,12 @@ _WHAT = "certificate"
 
 @dataclass(frozen=True)
 class CertifiedBox:
-    """A box: chips of equal peak rates.
+    """A box: chips of equal peak rates; in large spaces also a region of boxes, none of them open.
 
     Attributes
     ----------
     rates
-        The rates of its chips; see `phaze_opt.bounds.box_table.box_rates`.
+        The rates of its chips, of a region the best; see `phaze_opt.bounds.box_table.box_rates`.
     chips
         Number of its chips, each with every size of the HBM.
     least_mm2
@@ -49,7 +49,8 @@ class CertifiedBox:
         Bounds of the values of its points, by combination of options and size of the HBM; 0 if no
         point is feasible.
     opened
-        Combinations of options under which the box was opened, and each chip bounded.
+        Combinations of options under which the box was opened: each chip was bounded, or in large
+        spaces the box by its cores.
     """
 
     rates: Mapping[str, float]

@@ -273,8 +273,9 @@ def test_hostile_names_are_refused(name: str) -> None:
         ('objectives = ["power"]', "climb"),
         ('objectives = ["throughput", "area"]', "tpe"),
         (
-            "[space]\nnum_tc = { min = 1, max = 200000, step = 1 }\nnum_vc = { min = 1, max = 5000, "
-            "step = 1 }",
+            "[space]\npe_x = { min = 32, max = 256 }\n"
+            "num_tc = { min = 1, max = 100000, step = 1 }\n"
+            "num_vc = { min = 1, max = 100000, step = 1 }",
             "climb",
         ),
         ("[search]\nsampler = 'random'", "random"),
