@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar, cast
 
@@ -12,6 +12,7 @@ import typer
 
 from phaze_opt.choices import CollectiveName, KernelName, Layout
 from phaze_opt.errors import InputError
+from phaze_opt.precision import PrecisionName
 from phaze_opt.user_files import CsvRow, read_rows
 
 from .output import ChangesOption, read_assignments, takes
@@ -82,9 +83,12 @@ def gemm(
             help="Forward, data gradient, or weight gradient that adds to an accumulator in fp32."
         ),
     ] = "tn",
+    precision: Annotated[
+        PrecisionName, typer.Option(help="What is multiplied; the result is bf16.")
+    ] = "bf16",
     sustained: SustainedOption = False,
 ) -> None:
-    """Estimate a matrix product (bf16), or every row of a CSV with columns m,n,k[,batch][,layout].
+    """Estimate a matrix product, or every row of a CSV with columns m,n,k[,batch][,layout].
 
     Example: phaze-opt estimate gemm --accelerator a100-80 --m 8192 --n 4096 --k 4096 --json
     """
@@ -95,6 +99,7 @@ def gemm(
     chip = options.load_accelerator()
 
     def one(shape: Gemm, own: Layout) -> SingleEstimate:
+        shape = replace(shape, precision=precision)
         return estimate_gemm(
             shape, chip, options.cores, options.call_overhead_s, layout=own, sustained=sustained
         )

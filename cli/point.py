@@ -22,6 +22,7 @@ from phaze_opt.choices import (
     SoftwareName,
 )
 from phaze_opt.errors import InfeasibleError
+from phaze_opt.precision import PrecisionName
 from phaze_opt.units import GIB
 
 from .output import (
@@ -128,6 +129,13 @@ class PointOptions:
     expert_imbalance: Annotated[
         float, typer.Option(help="Rows of the device with the most, relative to even routing.")
     ] = 1.0
+    precision: Annotated[
+        PrecisionName,
+        typer.Option(
+            help="In what linear layers multiply, as Transformer Engine's recipes; loss of "
+            "accuracy is not modelled."
+        ),
+    ] = "bf16"
     launch: Annotated[
         Launch | None,
         typer.Option(
@@ -173,8 +181,15 @@ class PointOptions:
         return (
             f"{self.model}{sequence} on {self.devices} × {self.accelerator}, {self.cluster}, "
             f"global batch {self.global_batch}, microbatch {self.microbatch}, "
-            f"recompute {self.recompute}, {self._training().optimizer}"
+            f"recompute {self.recompute}, {self._training().optimizer}{self._narrow}"
         )
+
+    @property
+    def _narrow(self) -> str:
+        """Say in what linear layers multiply, where it is not 16 bits, and what that leaves out."""
+        if self.precision == "bf16":
+            return ""
+        return f", linear layers in {self.precision} (loss of accuracy is not modelled)"
 
     def point(self) -> Point:
         """Read the options, and capture the model at every tensor degree the placement may use."""
@@ -256,6 +271,7 @@ class PointOptions:
             expert_parallel=self.expert_parallel,
             dispatcher=self.dispatcher,
             expert_imbalance=self.expert_imbalance,
+            precision=self.precision,
             **{name: value for name in _OF_SOFTWARE if (value := self._given(name)) is not None},
         )
 

@@ -34,7 +34,7 @@ from phaze_opt.placement.placement_problem import Misfit, Placement
 from phaze_opt.placement.solve_placement import solve_placement
 from phaze_opt.point import CostedPoint, Point, cost_point, cost_points, fusion_of, smaller_slices
 from phaze_opt.printing import PrintsAsTables
-from phaze_opt.training import OPTIMIZERS, Training
+from phaze_opt.training import Training
 from phaze_opt.units import format_number, format_seconds
 from phaze_opt.workload.graph import Workload
 
@@ -62,7 +62,8 @@ class Evaluation(PrintsAsTables):
         Of one accelerator under the area models ``phaze-22nm`` and ``chip``; ``None`` where a
         buffer lies outside their table.
     mfu
-        Model FLOPs (no recompute; attention in full) over nominal peak of ALL devices and time.
+        Model FLOPs (no recompute; attention in full) over nominal peak of ALL devices and time; the
+        peak is that of the precision in which linear layers multiply.
     placement
         Degrees and stages; ``None`` if infeasible.
     layers
@@ -451,7 +452,8 @@ def _feasible(solved: Placement, costed: CostedPoint) -> Evaluation:
     model_flops = 3.0 * cost.variant.forward_flops * solved.tensor * microbatches
     again_flops = _recompute_flops(cost) * solved.tensor * microbatches
     device_seconds = cluster.devices * time_s
-    mfu = model_flops / (cluster.devices * accelerator.peak_flops_per_s * time_s)
+    peak = accelerator.peak_flops_per_s * accelerator.nominal_rate(training.precision)
+    mfu = model_flops / (cluster.devices * peak * time_s)
     trained = solved.microbatches * solved.data * training.microbatch
     return Evaluation(
         feasible=True,
@@ -462,7 +464,7 @@ def _feasible(solved: Placement, costed: CostedPoint) -> Evaluation:
         area_chip_mm2=accelerator.area_chip_mm2,
         mfu=mfu,
         mfu_causal=mfu * (1.0 - cost.variant.masked_flops_share),
-        hfu=(model_flops + again_flops) / (device_seconds * accelerator.peak_flops_per_s),
+        hfu=(model_flops + again_flops) / (device_seconds * peak),
         tflops_per_device=model_flops / device_seconds / 1e12,
         tokens_per_s_per_device=None
         if sequence == 1
@@ -493,7 +495,7 @@ def _energy_by_level_j(
 ) -> dict[str, float]:
     """Dynamic energy of one batch on all devices: operators, gradients, optimizer and network."""
     joules = energy_per_event([accelerator])
-    optimizer = OPTIMIZERS[training.optimizer]
+    optimizer = training.state
     chain = dict(zip(cost.variant.names, cost.chain, strict=True))
     by_stage = [[chain[name] for name in stage.layers] for stage in solved.stages]
     parameters = sum(map(local_parameters, by_stage))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Literal, NamedTuple
 
@@ -43,38 +44,53 @@ SUM_BYTES = ELEMENT_BYTES["fp32"]
 """Of a partial sum of products, whatever is multiplied."""
 
 
+PrecisionName = Literal["bf16", "fp8", "fp8-row", "fp8-block", "mxfp8", "nvfp4", "int8"]
+"""In what linear layers multiply, as recipes of Transformer Engine: 16 bits, or 8 with a scale per
+tensor, per row, per block of 128 or of 32 (MX), 4 with one per 16, or integers of 8 bits."""
+
+ArrayKind = Literal["bf16", "fp8", "fp8-block", "fp4", "int8"]
+"""What arrays multiply at a rate of its own; scales per block of fp8 may take cycles too."""
+
+
 class Precision(NamedTuple):
     """What tensor cores multiply.
 
     Attributes
     ----------
-    operand
-        Type of both operands.
-    result
-        Type in which the result of a product leaves the cores.
-    rate
-        Multiply-accumulates per processing element and cycle.
+    arrays
+        Which rate of a chip's arrays holds, see `phaze_opt.hardware.accelerator.Accelerator`.
+    operand_bytes
+        Bytes of an element of an operand, with its share of the scales.
+    result_bytes
+        Bytes of an element of the result as it leaves the cores.
     """
 
-    operand: Dtype
-    result: Dtype
-    rate: float
+    arrays: ArrayKind
+    operand_bytes: float
+    result_bytes: int
 
-    @property
-    def operand_bytes(self) -> int:
-        """Bytes of an element of an operand."""
-        return ELEMENT_BYTES[self.operand]
+    def stored(self, elements: int) -> tuple[int, Dtype]:
+        """Return number and type of what some elements of an operand are in memory.
 
-    @property
-    def result_bytes(self) -> int:
-        """Bytes of an element of a result."""
-        return ELEMENT_BYTES[self.result]
+        Narrow ones are counted in bytes, scales included.
+        """
+        if self.arrays == "bf16":
+            return elements, "bf16"
+        return math.ceil(elements * self.operand_bytes), "uint8"
 
 
-PrecisionName = Literal["bf16"]
-"""Name of a precision."""
-
-PRECISIONS: Mapping[PrecisionName, Precision] = {"bf16": Precision("bf16", "bf16", 1.0)}
+PRECISIONS: Mapping[PrecisionName, Precision] = {
+    "bf16": Precision("bf16", 2.0, 2),
+    # One scale per tensor, or per row.
+    "fp8": Precision("fp8", 1.0, 2),
+    "fp8-row": Precision("fp8", 1.0, 2),
+    # One fp32 scale per 128 elements of an activation or a gradient; weights have fewer.
+    "fp8-block": Precision("fp8-block", 1.0 + 4 / 128, 2),
+    # One scale of a byte per 32 elements, or per 16 elements of half a byte.
+    "mxfp8": Precision("fp8", 1.0 + 1 / 32, 2),
+    "nvfp4": Precision("fp4", 0.5 + 1 / 16, 2),
+    "int8": Precision("int8", 1.0, 2),
+}
 """All precisions; arrays of numbers hold their place in this order."""
 
 BF16 = PRECISIONS["bf16"]

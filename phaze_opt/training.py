@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import TypeVar
 
 from phaze_opt.arrays import IntArray
@@ -19,6 +21,7 @@ from phaze_opt.choices import (
 from phaze_opt.errors import InputError
 from phaze_opt.limits import MOST_SAMPLES, check_size
 from phaze_opt.on_demand import hashed_once
+from phaze_opt.precision import PRECISIONS, PrecisionName
 from phaze_opt.printing import short_repr
 
 Replicas = TypeVar("Replicas", int, IntArray)
@@ -39,6 +42,8 @@ class Optimizer:
         The kernels of a step as an eager framework runs it, with what each reads and writes.
     step_cycles
         Lane cycles of one optimizer step.
+    copy_bytes
+        Held: narrow copies of the working weights.
     """
 
     name: OptimizerName
@@ -48,6 +53,7 @@ class Optimizer:
     fused_step_bytes: int
     eager_kernels: tuple[tuple[str, int], ...]
     step_cycles: int
+    copy_bytes: int = 0
 
     @property
     def eager_step_bytes(self) -> int:
@@ -57,7 +63,7 @@ class Optimizer:
     @property
     def held_bytes(self) -> tuple[int, int, int]:
         """Held per parameter, by kind."""
-        return self.weight_bytes, self.gradient_bytes, self.state_bytes
+        return self.weight_bytes + self.copy_bytes, self.gradient_bytes, self.state_bytes
 
     @property
     def accumulation_bytes(self) -> int:
@@ -154,6 +160,13 @@ OPTIMIZERS = {
 }
 
 
+@lru_cache(maxsize=64)
+def _with_copies(name: OptimizerName, copy_bytes: int) -> Optimizer:
+    """Return an optimizer beside narrow copies of the weights, cached."""
+    own = OPTIMIZERS[name]
+    return replace(own, copy_bytes=copy_bytes) if copy_bytes else own
+
+
 WEIGHT_COPY_BYTES = 4
 """Read and written per gathered bf16 weight to copy it out of the flat buffer of a layer.
 
@@ -229,6 +242,10 @@ class Training:
     expert_imbalance
         Rows of the device with the most, relative to even routing, where experts are shared out.
         It takes that much longer; what devices hold is that of even routing.
+    precision
+        In what linear layers multiply, see `phaze_opt.workload.recipes`: ``bf16`` or a recipe with
+        fewer bits. Loss of accuracy is not modelled: whether the model still trains as well is for
+        the user to know.
     """
 
     global_batch: int
@@ -248,6 +265,7 @@ class Training:
     expert_parallel: int = 1
     dispatcher: Dispatcher = "nccl"
     expert_imbalance: float = 1.0
+    precision: PrecisionName = "bf16"
 
     def __repr__(self) -> str:
         return short_repr(self)
@@ -322,4 +340,27 @@ class Training:
     def step_bytes(self) -> int:
         """Bytes per local parameter that one optimizer step reads and writes."""
         optimizer = OPTIMIZERS[self.optimizer]
-        return optimizer.fused_step_bytes if self.fused_optimizer else optimizer.eager_step_bytes
+        own = optimizer.fused_step_bytes if self.fused_optimizer else optimizer.eager_step_bytes
+        return own + self._cast_bytes
+
+    @property
+    def state(self) -> Optimizer:
+        """What is held and moved per parameter: the optimizer's, and narrow copies of weights.
+
+        A copy by rows and one by columns stand beside the weights in 16 bits, as Transformer
+        Engine keeps them where nobody asks for narrow primary weights. All parameters count, though
+        those that stay in 16 bits have no copies.
+        """
+        return _with_copies(self.optimizer, self._copied_bytes)
+
+    @property
+    def _copied_bytes(self) -> int:
+        """Bytes of the narrow copies of a weight, rounded up."""
+        if self.precision == "bf16":
+            return 0
+        return math.ceil(2 * PRECISIONS[self.precision].operand_bytes)
+
+    @property
+    def _cast_bytes(self) -> int:
+        """Bytes per parameter to cast a weight in 16 bits, once per batch."""
+        return 2 + self._copied_bytes if self._copied_bytes else 0

@@ -63,7 +63,12 @@ any_accelerators = st.builds(
         attention_backward_rate=st.sampled_from([None, 0.6]),
         attention_backward_row_cycles=st.sampled_from([None, 5000.0]),
         attention_wide_rate=st.sampled_from([0.8, 1.0]),
+        fp8_efficiency=st.sampled_from([0.8, 1.0]),
+        fp4_efficiency=st.sampled_from([0.6, 1.0]),
     ),
+    fp8_ratio=st.sampled_from([1.0, 2.0]),
+    fp4_ratio=st.sampled_from([2.0, 4.0]),
+    int8_ratio=st.sampled_from([0.5, 2.0]),
 )
 """Chips with cores, arrays, buffers, rates and calibrations of any kind, also of no paper."""
 

@@ -1,15 +1,16 @@
-"""What a measured product in fp8 holds beside its kernel.
+"""What a measured product in fewer bits than 16 holds beside its kernel.
 
 A row is the time of a framework's linear layer, which takes its activation in bf16 and quantises it
 first. What that costs belongs to the table of a chip and a framework, not to the chip: seconds per
 call, for the kernels are several, and bytes that the quantisation reads and writes per element of
-the activation. Both are fitted here, and nothing else is: the arrays have twice their rate in bf16,
-with the same clock and efficiency, as data sheets state it.
+the activation. Both are fitted here, and nothing else is: the arrays have the rate that the chip
+states for the precision.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -23,10 +24,8 @@ from phaze_opt.calibration.products import (
     products_s,
 )
 from phaze_opt.hardware.accelerator import Accelerator
+from phaze_opt.precision import PrecisionName
 from phaze_opt.workload.graph import Gemm
-
-_FP8_PER_BF16 = 2
-"""Multiply-accumulates per cycle in fp8 for each in bf16 (data sheets), and operands per byte."""
 
 TABLE_CONSTANTS = (
     Constant("call_overhead_s", 15e-6, 0.0, 100e-6, prior=False, scale="linear", unit="s"),
@@ -38,8 +37,10 @@ a framework that scales, clamps and converts in fp32, one kernel each, moves 27.
 100 µs."""
 
 
-def fit_quantised_products(rows: Sequence[MeasuredProduct], chip: Accelerator) -> Fit:
-    """Fit the constants of a table of products in fp8.
+def fit_quantised_products(
+    rows: Sequence[MeasuredProduct], chip: Accelerator, precision: PrecisionName = "fp8"
+) -> Fit:
+    """Fit the constants of a table of products.
 
     Parameters
     ----------
@@ -47,7 +48,9 @@ def fit_quantised_products(rows: Sequence[MeasuredProduct], chip: Accelerator) -
         Of one chip and framework. Those below `phaze_opt.calibration.products.LEAST_FLOPS` are left
         out.
     chip
-        With the constants of its products in bf16.
+        With the constants of its products.
+    precision
+        What is multiplied.
 
     Raises
     ------
@@ -55,20 +58,21 @@ def fit_quantised_products(rows: Sequence[MeasuredProduct], chip: Accelerator) -
         If there are fewer rows than constants.
     """
     used = large_products(rows)
-    calls = QuantisedCalls([row.gemm for row in used], chip)
+    calls = QuantisedCalls([row.gemm for row in used], chip, precision)
     return fit(TABLE_CONSTANTS, calls.seconds, np.array([row.latency_s for row in used]))
 
 
 class QuantisedCalls:
-    """Products in fp8 with the quantisation of their activations, for any constants of a table.
+    """Products with the quantisation of their activations, for any constants of a table.
 
-    The products are estimated once. One in fp8 is one in bf16 with half the reduction: half the
-    cycles of the arrays and half the bytes of the operands, with a result in bf16.
+    The products are estimated once.
     """
 
-    def __init__(self, gemms: Sequence[Gemm], chip: Accelerator) -> None:
-        halves = [Gemm(gemm.m, gemm.n, max(gemm.k // _FP8_PER_BF16, 1)) for gemm in gemms]
-        self._products_s = products_s(products_graph(halves), chip)
+    def __init__(
+        self, gemms: Sequence[Gemm], chip: Accelerator, precision: PrecisionName = "fp8"
+    ) -> None:
+        narrow = [replace(gemm, precision=precision) for gemm in gemms]
+        self._products_s = products_s(products_graph(narrow), chip)
         activations = np.array([float(gemm.m * gemm.k) for gemm in gemms])
         self._byte_s = activations / chip.sustained_hbm_bytes_per_s
 

@@ -61,7 +61,8 @@ def chip_column(accelerators: Sequence[Accelerator], name: str) -> FloatArray:
     accelerators
         The chips.
     name
-        An attribute, or a dotted path of them; NaN stands for ``None``.
+        An attribute, or a dotted path of them; NaN stands for ``None``. One that is a tuple adds an
+        axis.
     """
     if isinstance(accelerators, Chips):
         return accelerators.column(name)

@@ -20,7 +20,7 @@ from phaze_opt.arrays import FloatArray, IntArray
 from phaze_opt.estimator.attention import masked_work
 from phaze_opt.estimator.attention_tiles import attention_on_pools
 from phaze_opt.estimator.chips import chip_column
-from phaze_opt.estimator.operator_table import OperatorTable, operator_table
+from phaze_opt.estimator.operator_table import OperatorTable, array_cycles, operator_table
 from phaze_opt.estimator.operator_work import (
     ChipColumn,
     WorkTable,
@@ -444,7 +444,7 @@ def estimate_work(
         table.attention_owner,
         table.attention_direction,
         table.macs_per_score,
-        table.product_macs,
+        array_cycles(table.product_macs, accelerators),
         elements,
         lane_cycles,
         table.vector_owner,

@@ -43,6 +43,7 @@ _COLUMNS = (
     "pe_x",
     "pe_y",
     "exponentials_per_cycle",
+    "array_rates",
 )
 """What `estimate.estimate_work` asks of the chips."""
 

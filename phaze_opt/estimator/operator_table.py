@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
 
 from phaze_opt.arrays import FloatArray, IntArray
+from phaze_opt.estimator.chips import chip_column
 from phaze_opt.estimator.vector_core import vector_operator
-from phaze_opt.hardware.accelerator import LANE_VALUE_BYTES
-from phaze_opt.precision import BF16, PRECISIONS, Precision
+from phaze_opt.hardware.accelerator import LANE_VALUE_BYTES, Accelerator
+from phaze_opt.precision import BF16, PRECISIONS
 from phaze_opt.workload.graph import AttentionScores, Operator, OperatorGraph, VectorWork
 
 WIDE_HEAD = 128
@@ -54,9 +55,10 @@ class OperatorTable:
         Compulsory traffic.
     has_work : (operators,)
         1 where the operator takes time.
-    macs, product_macs, array_cycles, mac_bytes : (operators,)
-        Multiply-accumulates, those that are not of fused attention, cycles of one processing
-        element for all of them, and bytes of one operand of each.
+    macs : (operators,)
+        Multiply-accumulates.
+    macs_by_precision, product_macs : (operators, precisions)
+        These in each of `PRECISIONS`, and those that are not of fused attention.
     attention_owner : (fused attention cores,)
         Index of the operator.
     attention_cores : (fused attention cores, 6)
@@ -94,9 +96,8 @@ class OperatorTable:
     write_bytes: FloatArray
     has_work: FloatArray
     macs: FloatArray
+    macs_by_precision: FloatArray
     product_macs: FloatArray
-    array_cycles: FloatArray
-    mac_bytes: FloatArray
     attention_owner: IntArray
     attention_cores: IntArray
     attention_products: IntArray
@@ -164,6 +165,8 @@ def operator_table(graph: OperatorGraph) -> OperatorTable:
     beside_bytes = np.where(alone, moved[gemm_owner] - operand_bytes - result_bytes, 0)
     whole = np.insert(sizes, 4, beside_bytes, axis=1)
     distinct, kind = np.unique(whole, axis=0, return_inverse=True)
+    by_precision = _macs_by_precision(operators)
+    are_products = np.array([op.attention is None for op in operators], dtype=np.bool_)
     return OperatorTable(
         gemms=sizes,
         gemm_owner=gemm_owner,
@@ -200,12 +203,9 @@ def operator_table(graph: OperatorGraph) -> OperatorTable:
         has_work=np.array(
             [bool(op.gemms or op.vector or op.collective) for op in operators], dtype=np.float64
         ),
-        macs=_of_products(operators, lambda _: 1.0),
-        product_macs=np.array(
-            [op.flops / 2 if op.attention is None else 0.0 for op in operators], dtype=np.float64
-        ),
-        array_cycles=_of_products(operators, lambda precision: 1.0 / precision.rate),
-        mac_bytes=_of_products(operators, lambda precision: float(precision.operand_bytes)),
+        macs=by_precision.sum(axis=1),
+        macs_by_precision=by_precision,
+        product_macs=np.where(are_products[:, np.newaxis], by_precision, 0.0),
         attention_owner=np.array([i for i, _ in attention], dtype=np.int64),
         attention_cores=np.array(
             [_attention_core(operators[i], scores) for i, scores in attention], dtype=np.int64
@@ -243,15 +243,38 @@ def operator_table(graph: OperatorGraph) -> OperatorTable:
     )
 
 
-def _of_products(operators: Sequence[Operator], of_mac: Callable[[Precision], float]) -> FloatArray:
-    """Sum a property of a multiply-accumulate over the products of every operator."""
-    return np.array(
-        [
-            sum(gemm.flops / 2 * of_mac(PRECISIONS[gemm.precision]) for gemm in operator.gemms)
-            for operator in operators
-        ],
-        dtype=np.float64,
+def array_cycles(macs: FloatArray, accelerators: Sequence[Accelerator]) -> FloatArray:
+    """Return the cycles that one processing element takes for multiply-accumulates.
+
+    Parameters
+    ----------
+    macs : (operators, precisions)
+        As `OperatorTable.macs_by_precision`.
+    accelerators
+        Whose rates hold.
+
+    Returns
+    -------
+    cycles : (accelerators or 1, operators)
+    """
+    rates = chip_column(accelerators, "array_rates")[:, 0]
+    rates = rates[:1] if (rates == rates[0]).all() else rates
+    cycles = np.zeros((len(rates), len(macs)))
+    for place in np.flatnonzero(macs.any(axis=0)).tolist():
+        cycles += macs[:, place] / rates[:, place, np.newaxis]
+    return cycles
+
+
+def _macs_by_precision(operators: Sequence[Operator]) -> FloatArray:
+    """Sum the multiply-accumulates of every operator by precision."""
+    macs, place = (
+        np.zeros((len(operators), len(PRECISIONS))),
+        {n: i for i, n in enumerate(PRECISIONS)},
     )
+    for index, operator in enumerate(operators):
+        for gemm in operator.gemms:
+            macs[index, place[gemm.precision]] += gemm.flops / 2
+    return macs
 
 
 def _attention_core(operator: Operator, scores: AttentionScores) -> tuple[int, ...]:

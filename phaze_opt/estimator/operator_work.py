@@ -61,7 +61,7 @@ _COLUMNS = len(WorkTable)
 
 @lazily_compiled(
     "f8[:, :, ::1](f8[:, ::1], f8[:, :, ::1], i8[::1], i8[::1], f8[::1], f8[::1], f8[::1],"
-    " f8[:, :, ::1], i8[::1], i8[::1], f8[::1], f8[::1], f8[:, ::1], f8[:, ::1], i8[::1],"
+    " f8[:, :, ::1], i8[::1], i8[::1], f8[::1], f8[:, ::1], f8[:, ::1], f8[:, ::1], i8[::1],"
     " f8[::1], f8[::1], f8[::1], f8[::1], f8[::1], f8[::1], f8[::1])"
 )
 def operator_work(
@@ -76,7 +76,7 @@ def operator_work(
     attention_owner: IntArray,
     attention_direction: IntArray,
     macs_per_score: FloatArray,
-    product_macs: FloatArray,
+    product_cycles: FloatArray,
     elements: FloatArray,
     lane_cycles: FloatArray,
     vector_owner: IntArray,
@@ -103,8 +103,11 @@ def operator_work(
         See `operator_table.OperatorTable`.
     attention : (chips, fused attention cores, len(CoreColumn))
         See `attention_tiles.attention_on_pools`.
-    attention_owner, attention_direction, macs_per_score, product_macs
+    attention_owner, attention_direction, macs_per_score
         As in the table.
+    product_cycles : (chips or 1, operators)
+        Cycles of one processing element for all products but those of fused attention, see
+        `operator_table.array_cycles`.
     elements, lane_cycles : (chips or 1, vector works)
         Elements, and lane cycles per element. Each round takes one element per lane; the last round
         takes as long as a full one.
@@ -145,6 +148,7 @@ def operator_work(
             glb_write[i] = core[CoreColumn.GLB_WRITE_BYTES]
         reread[:] = 0.0
         of_elements = elements[chip if len(elements) > 1 else 0]
+        own_cycles = product_cycles[chip if len(product_cycles) > 1 else 0]
         of_cycles = lane_cycles[chip if len(lane_cycles) > 1 else 0]
         for place in range(len(vector_owner)):
             i = vector_owner[place]
@@ -158,7 +162,7 @@ def operator_work(
         for i in range(operators):
             vc[i] /= own[ChipColumn.CLOCK_HZ]
             tc[i] /= own[ChipColumn.ARRAY_CLOCK_HZ]
-            tc[i] = max(tc[i], product_macs[i] * own[ChipColumn.LIMITED_SECONDS_PER_MAC])
+            tc[i] = max(tc[i], own_cycles[i] * own[ChipColumn.LIMITED_SECONDS_PER_MAC])
         for place in range(len(attention_owner)):
             i, overlap = attention_owner[place], own[ChipColumn.ATTENTION_OVERLAP]
             if attention_direction[place] > 0:

@@ -16,23 +16,21 @@ from phaze_opt.arrays import FloatArray
 from phaze_opt.estimator.attention import array_slowdown, exposed_share
 from phaze_opt.estimator.chips import Chips
 from phaze_opt.estimator.estimate import ModeSeconds, communication_of
-from phaze_opt.estimator.operator_table import OperatorTable, operator_table
+from phaze_opt.estimator.operator_table import OperatorTable, array_cycles, operator_table
 from phaze_opt.network.cluster import Cluster
 from phaze_opt.workload.graph import OperatorGraph
 
 
 @dataclass(frozen=True, eq=False)
 class LeastWork:
-    """Work of the operators of a graph that every chip has; every array has shape (operators,).
+    """Work of the operators of a graph that every chip has.
+
+    Arrays have shape (operators,) where none is stated.
 
     Attributes
     ----------
-    macs
+    macs : (operators, precisions)
         Multiply-accumulates that no mask hides.
-    array_cycles
-        Cycles of one processing element for these.
-    operand_bytes
-        Bytes of one operand of each of these.
     lane_cycles
         Of the vector lanes, but for exponentials of fused attention.
     exponentials, exponential_cycles
@@ -42,8 +40,6 @@ class LeastWork:
     """
 
     macs: FloatArray
-    array_cycles: FloatArray
-    operand_bytes: FloatArray
     lane_cycles: FloatArray
     exponentials: FloatArray
     exponential_cycles: FloatArray
@@ -65,9 +61,7 @@ def least_work(graph: OperatorGraph) -> LeastWork:
         elements[work] = scores.visible
     of_unit = np.where(table.exponential_cycles > 0.0, elements, 0.0)
     return LeastWork(
-        macs=table.macs * visible,
-        array_cycles=table.array_cycles * visible,
-        operand_bytes=table.mac_bytes * visible,
+        macs=table.macs_by_precision * visible[:, np.newaxis],
         lane_cycles=_by_operator(table, elements * (table.lane_cycles - table.exponential_cycles)),
         exponentials=_by_operator(table, of_unit),
         exponential_cycles=_by_operator(table, elements * table.exponential_cycles),
@@ -109,8 +103,9 @@ def roofline_seconds(
     vc_s = work.lane_cycles / lanes_per_s + exponentials_s
     exposed_s = exposed_share(table, chips) * vc_s
     slowdown = array_slowdown(table, chips)
-    tc_s = work.array_cycles * slowdown / (arrays * chips.column("array_clock_hz")) + exposed_s
-    limited_s = work.macs / (arrays * chips.column("power_limited_clock_hz"))
+    cycles = array_cycles(work.macs, chips)
+    tc_s = cycles * slowdown / (arrays * chips.column("array_clock_hz")) + exposed_s
+    limited_s = cycles / (arrays * chips.column("power_limited_clock_hz"))
     tc_s = np.maximum(tc_s, limited_s)
     glb_s = work.hbm_bytes / (chips.column("glb_bytes_per_cycle") * clock_hz)
     hbm_s = work.hbm_bytes / chips.column("sustained_hbm_bytes_per_s")

@@ -20,8 +20,8 @@ from phaze_opt.estimator.tensor_core import GroupTiling, gemm_plan
 from phaze_opt.estimator.traffic import ENERGY_LEVELS
 from phaze_opt.estimator.vector_core import vector_operator
 from phaze_opt.hardware.accelerator import Accelerator
-from phaze_opt.hardware.buildable import check_chip
-from phaze_opt.precision import PRECISIONS, Dtype
+from phaze_opt.hardware.buildable import check_chip, check_precision
+from phaze_opt.precision import PRECISIONS, Dtype, PrecisionName
 from phaze_opt.workload.attention import AttentionShape, backward_work, forward_work
 from phaze_opt.workload.graph import (
     Gemm,
@@ -104,12 +104,14 @@ def estimate_gemm(
     ------
     InputError
         If a size is not a positive whole number, the chip has fewer cores, the overhead is negative
-        or not finite, or the chip cannot be built.
+        or not finite, or the chip cannot be built or has no rate for the precision.
     """
     graph = gemm_graph(gemm, layout)
     used = _check_cores(cores, accelerator.num_tc, "tensor")
+    check_precision(accelerator, gemm.precision)
     burst = accelerator.in_burst
     peak = 2.0 * used * burst.pe_x * burst.pe_y * burst.sustained_clock_hz
+    peak *= accelerator.nominal_rate(gemm.precision)
     (row,) = operator_table(gemm_graph(gemm)).distinct_gemms
     plan = gemm_plan(row, burst, used)
     waits_s = accumulator_s(gemm, layout, accelerator)
@@ -202,11 +204,12 @@ def gemm_graph(gemm: Gemm, layout: Layout = "tn") -> OperatorGraph:
         raise unknown_name("layout", layout, LAYOUTS)
     precision = PRECISIONS[gemm.precision]
     results = gemm.batch * gemm.m * gemm.n
-    tensors = [_read(gemm.batch * (gemm.m * gemm.k + gemm.k * gemm.n), precision.operand)]
+    operands = gemm.batch * (gemm.m * gemm.k + gemm.k * gemm.n)
+    tensors = [_read(*precision.stored(operands))]
     if layout == "nt":
         tensors += [_read(results, "fp32"), _written(results, "fp32")]
     else:
-        tensors.append(_written(results, precision.result))
+        tensors.append(_written(results))
     return OperatorGraph((Operator("gemm", gemms=(gemm,)),), tuple(tensors))
 
 
@@ -225,6 +228,14 @@ def elementwise_graph(kind: str, rows: int, columns: int) -> OperatorGraph:
     operands = 2 if kind in _TWO_OPERANDS or kind.endswith("_backward") else 1
     operator = Operator(kind, vector=(VectorWork(kind, rows, columns),))
     return OperatorGraph((operator,), (_read(operands * elements), _written(elements)))
+
+
+def cast_graph(elements: int, precision: PrecisionName) -> OperatorGraph:
+    """Return a cast of elements of bf16 as a graph of one operator, with one copy of the result."""
+    _check_sizes({"elements": elements})
+    operator = Operator("cast", vector=(VectorWork("quantise", 1, elements),))
+    stored = PRECISIONS[precision].stored(elements)
+    return OperatorGraph((operator,), (_read(elements), _written(*stored)))
 
 
 def attention_graph(shape: AttentionShape, *, backward: bool = False) -> OperatorGraph:

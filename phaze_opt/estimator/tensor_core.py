@@ -35,6 +35,7 @@ from phaze_opt.estimator.gemm_traffic import (
     tile_l2_bytes,
 )
 from phaze_opt.hardware.accelerator import Accelerator, AttentionKernel
+from phaze_opt.hardware.buildable import check_precision
 from phaze_opt.on_demand import cached_property
 from phaze_opt.precision import BF16, PRECISIONS, Precision
 
@@ -113,15 +114,15 @@ def tensor_core_pool(accelerator: Accelerator, cores: int) -> TensorCorePool:
     )
 
 
-def _in_precision(pool: TensorCorePool, precision: Precision) -> TensorCorePool:
-    """Return a pool for another precision.
+def _in_precision(pool: TensorCorePool, precision: Precision, rate: float) -> TensorCorePool:
+    """Return a pool for another precision, with the chip's rate relative to `BF16`.
 
     Its cycles are those in which an element makes one product.
     """
     if precision is BF16:
         return pool
     cores, x, y, l2_bytes, l2_rate, glb_bytes, glb_rate, overhead, before_bytes, _ = pool
-    rate, sizes = precision.rate, (float(precision.operand_bytes), float(precision.result_bytes))
+    sizes = float(precision.operand_bytes), float(precision.result_bytes)
     arrays = cores, x, y, l2_bytes, l2_rate / rate * (before_bytes / precision.operand_bytes)
     return (*arrays, glb_bytes, glb_rate / rate, overhead * rate, *sizes)
 
@@ -145,6 +146,11 @@ class Pools:
     which: IntArray
 
     @cached_property
+    def rates(self) -> FloatArray:
+        """Rates relative to bf16: (pools, precisions)."""
+        return np.array([chip.array_rates for chip in self.first], dtype=np.float64)
+
+    @cached_property
     def kernels(self) -> FloatArray:
         """The kernels of attention of the pools: (pools, numbers of a kernel)."""
         return np.array([chip.attention_kernel for chip in self.first], dtype=np.float64)
@@ -152,7 +158,8 @@ class Pools:
     @cached_property
     def alike(self) -> IntArray:
         """The first pool with the tilings of each, (pools,): all but the global buffer is equal."""
-        first, which = distinct_rows(np.delete(np.array(self.distinct), _GLB_BYTES, axis=1))
+        pools = np.hstack([np.array(self.distinct), self.rates])
+        first, which = distinct_rows(np.delete(pools, _GLB_BYTES, axis=1))
         return first[which]
 
     @cached_property
@@ -164,16 +171,17 @@ class Pools:
 
 def pools_of(accelerators: Sequence[Accelerator], cores: Sequence[int]) -> Pools:
     """Return the distinct pools of some tensor cores of each accelerator."""
-    places: dict[tuple[TensorCorePool, AttentionKernel], int] = {}
+    places: dict[tuple[TensorCorePool, AttentionKernel, tuple[float, ...]], int] = {}
     first: list[Accelerator] = []
     which = np.empty(len(accelerators), dtype=np.int64)
     for index, (accelerator, used) in enumerate(zip(accelerators, cores, strict=True)):
         pool = tensor_core_pool(accelerator, used)
-        place = places.setdefault((pool, accelerator.attention_kernel), len(places))
+        key = pool, accelerator.attention_kernel, accelerator.array_rates
+        place = places.setdefault(key, len(places))
         if place == len(first):
             first.append(accelerator)
         which[index] = place
-    return Pools(tuple([pool for pool, _ in places]), tuple(first), which)
+    return Pools(tuple([pool for pool, *_ in places]), tuple(first), which)
 
 
 def gemm_table(
@@ -226,26 +234,33 @@ def products_on_pools(gemms: IntArray, pools: Pools) -> FloatArray:
         As `gemm_table`.
     """
     table = np.zeros((len(pools.distinct), len(gemms), len(GemmColumn)))
-    for number, precision in enumerate(PRECISIONS.values()):
+    for number, name in enumerate(PRECISIONS):
         own = np.flatnonzero(gemms[:, -1] == number)
+        if len(own) == 0:
+            continue
+        if not pools.rates[:, number].all():
+            check_precision(pools.first[int(pools.rates[:, number].argmin())], name)
         if len(own) == len(gemms):
-            _fill_table(gemms, precision, pools, table)
-        elif len(own):
+            _fill_table(gemms, number, pools, table)
+        else:
             part = np.zeros((len(table), len(own), len(GemmColumn)))
-            _fill_table(np.ascontiguousarray(gemms[own]), precision, pools, part)
+            _fill_table(np.ascontiguousarray(gemms[own]), number, pools, part)
             table[:, own] = part
     return table
 
 
-def _fill_table(gemms: IntArray, precision: Precision, pools: Pools, table: FloatArray) -> None:
-    """Estimate products of one precision on every distinct pool."""
-    in_precision = np.array([_in_precision(pool, precision) for pool in pools.distinct])
+def _fill_table(gemms: IntArray, number: int, pools: Pools, table: FloatArray) -> None:
+    """Estimate products of one precision, by its place, on every distinct pool."""
+    precision = tuple(PRECISIONS.values())[number]
+    rates = pools.rates[:, number]
+    pairs = zip(pools.distinct, rates.tolist(), strict=True)
+    in_precision = np.array([_in_precision(pool, precision, rate) for pool, rate in pairs])
     _fill_rows(gemms, in_precision, pools.by_core, pools.alike, table)
     untiled = np.isinf(table[:, :, GemmColumn.ARRAY_CYCLES]).any(axis=1)
     if untiled.any():
         raise no_tile_fits(pools.first[int(untiled.argmax())])
-    if precision.rate != 1.0:
-        table[:, :, GemmColumn.ARRAY_CYCLES] /= precision.rate
+    if precision is not BF16:
+        table[:, :, GemmColumn.ARRAY_CYCLES] /= rates[:, np.newaxis]
 
 
 def gemm_plan(gemm: IntArray, accelerator: Accelerator, cores: int) -> tuple[GroupTiling, ...]:
@@ -264,7 +279,8 @@ def gemm_plan(gemm: IntArray, accelerator: Accelerator, cores: int) -> tuple[Gro
         As `gemm_table`.
     """
     precision = tuple(PRECISIONS.values())[gemm[-1]]
-    groups = _groups(gemm, _in_precision(tensor_core_pool(accelerator, cores), precision))
+    pool, rate = tensor_core_pool(accelerator, cores), accelerator.array_rates[gemm[-1]]
+    groups = _groups(gemm, _in_precision(pool, precision, rate))
     if len(groups) == 0:
         raise no_tile_fits(accelerator)
     return tuple(

@@ -14,6 +14,7 @@ from phaze_opt.errors import InputError
 from phaze_opt.hardware.area import AREA_FIELDS, area_of_arrays_mm2, has_macro
 from phaze_opt.limits import is_finite
 from phaze_opt.on_demand import cached_property
+from phaze_opt.precision import PRECISIONS, PrecisionName
 from phaze_opt.printing import PrintsAsTables, short_repr
 from phaze_opt.units import GIB, KIB
 
@@ -94,6 +95,9 @@ class Calibration:
     array_rate_low, array_rate_high, hbm_rate_low, hbm_rate_high
         By what the rates of the arrays in long runs and of the HBM may be multiplied on other
         chips of this name, see `phaze_opt.hardware.ranges`; 1 where nobody says.
+    fp8_efficiency, fp8_block_efficiency, fp4_efficiency, int8_efficiency
+        Rate of the arrays of a long product in this precision, relative to ``array_efficiency`` at
+        the ratio that the chip states; block: where every block of fp8 has a scale of its own.
 
     Raises
     ------
@@ -123,11 +127,16 @@ class Calibration:
     array_rate_high: float = 1.0
     hbm_rate_low: float = 1.0
     hbm_rate_high: float = 1.0
+    fp8_efficiency: float = 1.0
+    fp8_block_efficiency: float = 1.0
+    fp4_efficiency: float = 1.0
+    int8_efficiency: float = 1.0
 
     def __post_init__(self) -> None:
         check_fields(self)
         rates = "attention_rate", "attention_backward_rate", "attention_wide_rate"
-        for name in ("array_efficiency", "sustained_peak_share", *rates):
+        narrow = [f"{kind}_efficiency" for kind in ("fp8", "fp8_block", "fp4", "int8")]
+        for name in ("array_efficiency", "sustained_peak_share", *rates, *narrow):
             share = getattr(self, name)
             if share is not None and not 0.0 < share <= 1.0:
                 raise InputError(f"{name} is {share}, but it must be above 0 and at most 1.")
@@ -218,6 +227,9 @@ class Accelerator(PrintsAsTables):
     tdp_w
         Thermal design power: what the board is rated for, as its maker states it; ``None`` where
         nobody does, as of chips on paper. No time or energy depends on it.
+    fp8_ratio, fp4_ratio, int8_ratio
+        Nominal multiply-accumulates per cycle in 8-bit and 4-bit floating point and in 8-bit
+        integers for each in bf16, dense; ``None`` where the arrays have none.
 
     Raises
     ------
@@ -242,6 +254,9 @@ class Accelerator(PrintsAsTables):
     concurrent_operators: bool = True
     calibration: Calibration = field(default_factory=Calibration)
     tdp_w: float | None = None
+    fp8_ratio: float | None = None
+    fp4_ratio: float | None = None
+    int8_ratio: float | None = None
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -378,6 +393,30 @@ class Accelerator(PrintsAsTables):
     def peak_flops_per_s(self) -> float:
         """Nominal bf16 peak of all tensor cores; a multiply-accumulate counts as two."""
         return 2.0 * self.num_tc * self.pe_x * self.pe_y * self.clock_hz
+
+    def nominal_rate(self, precision: PrecisionName) -> float:
+        """Return the nominal rate of products in a precision relative to bf16; 0 without one."""
+        kind = PRECISIONS[precision].arrays
+        ratios = {"bf16": 1.0, "fp4": self.fp4_ratio, "int8": self.int8_ratio}
+        return ratios.get(kind, self.fp8_ratio) or 0.0
+
+    @cached_property
+    def array_rates(self) -> tuple[float, ...]:
+        """Rates of long products relative to bf16, in the order of `PRECISIONS`; 0 without one."""
+        own = self.calibration
+        efficiencies = {
+            "bf16": 1.0,
+            "fp8": own.fp8_efficiency,
+            "fp8-block": own.fp8_block_efficiency,
+            "fp4": own.fp4_efficiency,
+            "int8": own.int8_efficiency,
+        }
+        return tuple(
+            [
+                self.nominal_rate(name) * efficiencies[each.arrays]
+                for name, each in PRECISIONS.items()
+            ]
+        )
 
     @property
     def sustained_hbm_bytes_per_s(self) -> float:

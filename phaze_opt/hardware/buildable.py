@@ -12,6 +12,7 @@ from phaze_opt.codec import data_table
 from phaze_opt.errors import InputError
 from phaze_opt.hardware.accelerator import LANE_VALUE_BYTES, Accelerator
 from phaze_opt.hardware.area import area_constants
+from phaze_opt.precision import PRECISIONS, PrecisionName
 from phaze_opt.units import MM2_PER_UM2
 
 
@@ -72,6 +73,24 @@ def check_chip(accelerator: Accelerator) -> None:
             f"l2_vc_bytes is {accelerator.l2_vc_bytes}, too small for one fp32 value in each of "
             f"{accelerator.pe_vc} lanes ({least_bytes} B)."
         )
+
+
+def check_precision(accelerator: Accelerator, precision: PrecisionName) -> None:
+    """Refuse a precision for which a chip states no rate.
+
+    Raises
+    ------
+    InputError
+        Names the number that is missing.
+    """
+    if accelerator.nominal_rate(precision) > 0.0:
+        return
+    kind = PRECISIONS[precision].arrays.removesuffix("-block")
+    raise InputError(
+        f"precision is {precision}, but the chip states no {kind}_ratio (how many multiply-"
+        f"accumulates in {kind} its arrays finish for each in bf16); state one, or take another "
+        "precision."
+    )
 
 
 def tensor_cores_fit(columns: Mapping[str, FloatArray]) -> BoolArray:

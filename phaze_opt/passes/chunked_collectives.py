@@ -13,7 +13,7 @@ of the memories of its device remains in full: chunks do not make it less.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import lru_cache
 from typing import TypeVar
@@ -23,6 +23,7 @@ import numpy as np
 from phaze_opt.arrays import FloatArray, IntArray
 from phaze_opt.estimator.estimate import ModeSeconds
 from phaze_opt.workload.graph import OperatorGraph
+from phaze_opt.workload.recipes import is_cast
 
 Mode = TypeVar("Mode", bound=ModeSeconds)
 
@@ -100,8 +101,19 @@ def _pairs(graph: OperatorGraph) -> Iterator[tuple[int, int]]:
     for index, operator in enumerate(graph.operators):
         if operator.collective is None or operator.collective.exchange:
             continue
-        for other in neighbours.get(index, []):
+        for other in _beyond_casts(graph, neighbours, index):
             if graph.operators[other].gemms and other not in taken:
                 taken.add(other)
                 yield index, other
                 break
+
+
+def _beyond_casts(
+    graph: OperatorGraph, neighbours: Mapping[int, list[int]], index: int
+) -> Iterator[int]:
+    """Yield the neighbours of an operator, and those of casts in their place."""
+    for other in neighbours.get(index, []):
+        if is_cast(graph.operators[other]):
+            yield from neighbours[other]
+        else:
+            yield other

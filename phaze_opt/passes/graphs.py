@@ -12,6 +12,7 @@ from phaze_opt.hardware.accelerator import Accelerator
 from phaze_opt.training import Training
 from phaze_opt.workload.fusion import fuse
 from phaze_opt.workload.graph import Layer, OperatorGraph
+from phaze_opt.workload.recipes import has_loss, quantised
 
 Pass = TypeVar("Pass")
 
@@ -37,11 +38,19 @@ def as_estimated(training: Training) -> Training:
 
 
 def graphs_of(layer: Layer, training: Training) -> dict[str, OperatorGraph]:
-    """Name the graphs that run: what a full recompute runs again is the forward."""
+    """Name the graphs that run: what a full recompute runs again is the forward.
+
+    Linear layers run in the recipe of the training, but for those of the layer with the loss.
+    """
     graphs = {"forward": layer.forward, "backward": layer.backward}
     if training.recompute == "selective":
         graphs["recompute"] = layer.selective_recompute
-    return graphs
+    if training.precision == "bf16" or has_loss(layer):
+        return graphs
+    return {
+        name: quantised(graph, training.precision, stashed=name == "backward")
+        for name, graph in graphs.items()
+    }
 
 
 def runs_again(passes: Mapping[str, Pass], training: Training) -> Pass | None:

@@ -11,6 +11,8 @@ from typing import Any
 
 from phaze_opt.errors import InputError
 from phaze_opt.hardware.accelerator import Accelerator
+from phaze_opt.hardware.buildable import check_precision
+from phaze_opt.precision import PRECISIONS
 from phaze_opt.training import Training
 
 _EVERY: tuple[object, ...] = ()
@@ -24,6 +26,7 @@ HANDLED: Mapping[str, Mapping[str, tuple[object, ...]]] = {
         "residency": (False, True),
         "gather_copies": (False, True),
         "gradient_dtype": (None, "fp32", "bf16"),
+        "precision": tuple(PRECISIONS),
         "launch": ("graphs", "compiled", "eager"),
         "zero": (0, 1, 2, 3),
         "optimizer": _EVERY,  # whose bytes are in `OPTIMIZERS`
@@ -46,6 +49,7 @@ HANDLED: Mapping[str, Mapping[str, tuple[object, ...]]] = {
             *("num_vc", "pe_vc", "l2_vc_bytes", "l2_bytes_per_cycle"),
             *("glb_bytes", "glb_bytes_per_cycle", "hbm_bytes", "hbm_bytes_per_s"),
             *("clock_hz", "concurrent_operators", "calibration"),
+            *("fp8_ratio", "fp4_ratio", "int8_ratio"),
             "tdp_w",  # on which nothing depends
         ),
         _EVERY,
@@ -58,6 +62,7 @@ HANDLED: Mapping[str, Mapping[str, tuple[object, ...]]] = {
             *("attention_rate", "attention_row_cycles", "attention_tile_queries"),
             *("attention_backward_overlap", "attention_backward_rate", "attention_wide_rate"),
             "attention_backward_row_cycles",
+            *("fp8_efficiency", "fp8_block_efficiency", "fp4_efficiency", "int8_efficiency"),
             # Of other chips of the name, which are evaluated by themselves.
             *("array_rate_low", "array_rate_high", "hbm_rate_low", "hbm_rate_high"),
             "burst_clock_hz",  # of isolated operators only
@@ -77,6 +82,9 @@ def check_handled(training: Training, accelerators: Sequence[Accelerator] = ()) 
         Names the field, and the value where only some are known.
     """
     _check_fields("Training", training)
+    if training.precision != "bf16":
+        for accelerator in accelerators:
+            check_precision(accelerator, training.precision)
     for accelerator in {type(chip): chip for chip in accelerators}.values():
         _check_fields("Accelerator", accelerator)
     for calibration in {type(chip.calibration): chip.calibration for chip in accelerators}.values():

@@ -6,7 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from phaze_opt.on_demand import cached_property
-from phaze_opt.passes.bare_layers import all_layers, bare_layers, copies_s, has_twins
+from phaze_opt.passes.bare_layers import (
+    all_layers,
+    bare_layers,
+    copies_s,
+    has_twins,
+    memory_bytes,
+)
 from phaze_opt.passes.estimates import Chip, EstimatedLayers, estimate_layers
 from phaze_opt.passes.graphs import runs_again
 from phaze_opt.passes.launches import host_s
@@ -210,7 +216,7 @@ def _evaluate_layer(
         backward_s=seconds["backward"],
         recompute_s=runs_again(seconds, training) or 0.0,
         parameters=layer.parameters,
-        stash_bytes=getattr(layer.stash_bytes, training.recompute),
+        stash_bytes=memory_bytes(layer, training, "none")[0],
         forward_schedule=passes.forward.proof,
         backward_schedule=passes.backward.proof,
         bound_by_s=passes.bound_by_s,

@@ -43,7 +43,6 @@ from phaze_opt.placement.synchronisation import (
     synchronisation_kind,
     synchronisations_s,
 )
-from phaze_opt.training import OPTIMIZERS
 
 _Key = tuple[int, int, int, int, Term, bool]
 
@@ -87,7 +86,7 @@ class CandidateCosts:
     def __init__(self, problem: PlacementProblem) -> None:
         self.problem = problem
         self._forget_tables()
-        self.optimizer = OPTIMIZERS[problem.training.optimizer]
+        self.optimizer = problem.training.state
         self.schedule = problem.training.schedule_of_chunk
         self._messages: dict[tuple[int, int], Term] = {}
         self._work_of_layers_s: dict[int, tuple[float, float]] = {}

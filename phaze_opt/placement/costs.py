@@ -27,7 +27,6 @@ from phaze_opt.placement.chain_bytes import (
 from phaze_opt.placement.memory import UNSHARDED, Shards
 from phaze_opt.placement.placement_problem import PlacementProblem
 from phaze_opt.placement.runs import loads_of_runs, sums_of_runs
-from phaze_opt.training import OPTIMIZERS
 
 
 @dataclass(frozen=True, eq=False)
@@ -151,7 +150,7 @@ def stage_costs(
         Whether there is more than one microbatch per batch.
     """
     problem = runs.problem
-    optimizer = OPTIMIZERS[problem.training.optimizer]
+    optimizer = problem.training.state
     return StageCosts(
         runs,
         held_by_runs(runs.held, optimizer, shards, problem.hbm_usable_bytes),

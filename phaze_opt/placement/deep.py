@@ -33,7 +33,7 @@ from phaze_opt.placement.layout import Layout
 from phaze_opt.placement.pipeline import held_by_place
 from phaze_opt.placement.placement_problem import MergedFrom, Placement, PlacementProblem
 from phaze_opt.placement.size import tables_fit
-from phaze_opt.training import OPTIMIZERS, Training
+from phaze_opt.training import Training
 
 MOST_TRIED = 32
 """Degrees that are split, at most."""
@@ -100,7 +100,7 @@ class _Chain:
             problem.column(tensor, f"{name}.seconds") for name in LayerPasses._fields
         )
         work_s = forward_s + backward_s + again_s
-        optimizer = OPTIMIZERS[problem.training.optimizer]
+        optimizer = problem.training.state
         self.sums = ChainSums.of(problem.layers[tensor], work_s, optimizer)
         self.work_s, self.largest_s = float(work_s.sum()), float(work_s.max())
         self._usable_bytes, self._known = problem.hbm_usable_bytes, dict[int, float]()

@@ -20,7 +20,7 @@ from phaze_opt.placement.memory import Shards, stage_memory
 from phaze_opt.placement.pipeline import held_by_place
 from phaze_opt.placement.placement_problem import Misfit, PlacementProblem, StageMemory
 from phaze_opt.placement.size import tables_fit
-from phaze_opt.training import OPTIMIZERS, Training
+from phaze_opt.training import Training
 from phaze_opt.units import counted, format_bytes
 
 
@@ -125,7 +125,7 @@ def _explain(problem: PlacementProblem) -> InfeasibleError:
 
 def _largest_layer(problem: PlacementProblem, tensor: int) -> tuple[StageMemory, int, LayerCost]:
     """Return the layer that needs most memory alone on the last stage, and its tensor degree."""
-    optimizer = OPTIMIZERS[problem.training.optimizer]
+    optimizer = problem.training.state
     shards = Shards.of(problem.training.zero, _most_data(problem, tensor, 1))
     alone = [
         (stage_memory([layer], 1, optimizer, shards), layer) for layer in problem.layers[tensor]
@@ -153,7 +153,7 @@ def explain_tightest_split(problem: PlacementProblem) -> MisfitError:
     layers, starts = problem.layers[split.tensor], split.starts
     ends = [*starts[1:], len(layers)]
     held = _held(problem, split.data, len(starts))[:0:-1]
-    optimizer, shards = OPTIMIZERS[problem.training.optimizer], split.shards
+    optimizer, shards = problem.training.state, split.shards
     needs = [
         stage_memory(layers[i:j], count, optimizer, shards)
         for i, j, count in zip(starts, ends, held, strict=True)
@@ -210,7 +210,7 @@ def _tightest(
     problem: PlacementProblem, tensor: int, data: int, held: IntArray
 ) -> tuple[float, IntArray]:
     """Return the split with so many replicas whose fullest stage holds least, and how much."""
-    layers, optimizer = problem.layers[tensor], OPTIMIZERS[problem.training.optimizer]
+    layers, optimizer = problem.layers[tensor], problem.training.state
     if problem.training.zero == 0 and not tables_fit(len(layers), 1):
         return tightest(ChainSums.of(layers, np.zeros(len(layers)), optimizer), held)
     shards, usable_bytes = Shards.of(problem.training.zero, data), problem.hbm_usable_bytes

@@ -24,7 +24,6 @@ from phaze_opt.placement.least_candidates import CandidateArrays, LeastCandidate
 from phaze_opt.placement.least_times import least_times_s
 from phaze_opt.placement.most_times import most_times_s
 from phaze_opt.placement.placement_problem import ChipRates, PlacementProblem, s_per_parameter
-from phaze_opt.training import OPTIMIZERS
 
 
 class LeastPlacement:
@@ -161,7 +160,7 @@ class LeastPlacement:
             self.training.step_bytes, rates.hbm_bytes_per_s, rates.step_parameters_per_s
         )
         accumulation_s = s_per_parameter(
-            OPTIMIZERS[self.training.optimizer].accumulation_bytes,
+            self.training.state.accumulation_bytes,
             rates.hbm_bytes_per_s,
             rates.accumulation_parameters_per_s,
         )

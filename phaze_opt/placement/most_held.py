@@ -8,7 +8,6 @@ from phaze_opt.placement.chain_bytes import chain_bytes, held_by_runs
 from phaze_opt.placement.memory import UNSHARDED, Shards, with_stashes
 from phaze_opt.placement.pipeline import held_by_place
 from phaze_opt.placement.placement_problem import PlacementProblem
-from phaze_opt.training import OPTIMIZERS
 
 
 def most_held_bytes(problem: PlacementProblem, tensor: int) -> float:
@@ -28,7 +27,7 @@ def most_held_bytes(problem: PlacementProblem, tensor: int) -> float:
     bytes
         On one device.
     """
-    training, optimizer = problem.training, OPTIMIZERS[problem.training.optimizer]
+    training, optimizer = problem.training, problem.training.state
     chain = chain_bytes(problem, tensor)
     count = len(chain)
     # One replica has all microbatches, and all of the state; shares of others are whole for a layer

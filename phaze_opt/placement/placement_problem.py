@@ -19,7 +19,7 @@ from phaze_opt.network.cluster import Cluster
 from phaze_opt.on_demand import cached_property
 from phaze_opt.passes.layer_cost import PASS_COLUMNS, LayerCost
 from phaze_opt.printing import PrintsAsTables
-from phaze_opt.training import OPTIMIZERS, Training
+from phaze_opt.training import Training
 from phaze_opt.units import format_seconds
 
 Rates = TypeVar("Rates", float, FloatArray)
@@ -137,7 +137,7 @@ class PlacementProblem:
     @property
     def accumulation_s_per_parameter(self) -> float:
         """Time per local parameter to add one microbatch's gradients to the accumulator."""
-        moved_bytes = OPTIMIZERS[self.training.optimizer].accumulation_bytes
+        moved_bytes = self.training.state.accumulation_bytes
         rate = self.accumulation_parameters_per_s
         return float(s_per_parameter(moved_bytes, self.hbm_bytes_per_s, rate))
 

@@ -50,7 +50,7 @@ from phaze_opt.placement.costs import collective_table_s
 from phaze_opt.placement.exchanges import cheapest_lines_s, exchanges_per_batch, lines_of, padded
 from phaze_opt.placement.overlap import backward_queue_s, charged_s, forward_queue_s
 from phaze_opt.placement.placement_problem import PlacementProblem
-from phaze_opt.training import OPTIMIZERS, Optimizer
+from phaze_opt.training import Optimizer
 
 
 @lru_cache(maxsize=1)
@@ -343,7 +343,7 @@ class ReplicaGroup:
 
     @property
     def _optimizer(self) -> Optimizer:
-        return OPTIMIZERS[self.problem.training.optimizer]
+        return self.problem.training.state
 
     @cached_property
     def gather_at_once_s(self) -> FloatArray:

@@ -29,6 +29,7 @@ _OPTIONS = (
     "expert_parallel",
     "dispatcher",
     "expert_imbalance",
+    "precision",
 )
 """Fields of `Training` that are options of ``evaluate`` with a value."""
 

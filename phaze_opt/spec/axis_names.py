@@ -33,6 +33,9 @@ CHIP_FIELDS = {
 CHIP_ALIASES = {name: alias for name, alias in ALIASES.items() if not name.startswith(CALIBRATION)}
 """Names of these fields in convenient units."""
 
+RATIOS = ("fp8_ratio", "fp4_ratio", "int8_ratio")
+"""Fields that say how fast arrays multiply fewer bits than 16."""
+
 PRIVATE_BUFFERS = ("l2_tc_bytes", "l2_vc_bytes")
 """Fields whose value may be `phaze_opt.spec.axes.RULE`."""
 
@@ -47,6 +50,7 @@ WORDS = (
     "launch",
     "gradient_dtype",
     "dispatcher",
+    "precision",
     "attention",
     "cluster",
 )
@@ -154,6 +158,11 @@ def refuse_free_axes(fields: Iterable[str], model: AreaModel, *, has_power_limit
                 f"{field} cannot be searched under the area model phaze-22nm, which does not "
                 f'charge for {_FREE_BANDWIDTH[field]}; write model = "chip" under [area], or fix '
                 "it."
+            )
+        if field in RATIOS:
+            raise InputError(
+                f"{field} cannot be searched, since no area model charges for arrays that multiply "
+                "fewer bits; fix it."
             )
         if field == "l2_bytes_per_cycle":
             raise InputError(

@@ -9,18 +9,20 @@ import dataclasses
 import itertools
 import os
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 from phaze_opt.checked import Named
 from phaze_opt.choices import AttentionKind
 from phaze_opt.errors import InputError
 from phaze_opt.hardware.accelerator import Accelerator
+from phaze_opt.hardware.buildable import check_precision
 from phaze_opt.hardware.presets import load_accelerator
 from phaze_opt.network.presets import load_cluster
 from phaze_opt.placement.expert import expert_degrees
+from phaze_opt.precision import PrecisionName
 from phaze_opt.spec import frozen
-from phaze_opt.spec.axis_names import refuse_free_axes
-from phaze_opt.spec.designs import cluster_of
+from phaze_opt.spec.axis_names import RATIOS, refuse_free_axes
+from phaze_opt.spec.designs import chip_of, cluster_of
 from phaze_opt.spec.frozen import (
     Baseline,
     ClusterChoice,
@@ -57,14 +59,17 @@ def freeze(
     ------
     InputError
         If a name is unknown, a model cannot be captured, a baseline is listed twice or has no area,
-        or the area model does not charge for an axis.
+        or the area model does not charge for an axis, or
+        no chip of the space has a rate for a precision.
     """
     if workloads is None:
         # Quick checks come before the captures.
         resolved = check_names(spec)
+        _check_precisions(resolved)
         workloads = capture_models(spec)
     else:
         resolved = _resolve(spec)
+        _check_precisions(resolved)
         workloads = _given(spec, workloads)
     _check_experts(spec, workloads)
     hashes = tuple(map(content_hash, workloads))
@@ -113,6 +118,15 @@ def check_names(spec: StudySpec) -> ResolvedStudy:
                     f"{', '.join(map(str, allowed))} devices."
                 )
     return resolved
+
+
+def _check_precisions(study: ResolvedStudy) -> None:
+    """Refuse a precision for which no chip of the space states a rate."""
+    space = study.spec.space
+    stated = {name: space.values_of(name)[0] for name in RATIOS if space.values_of(name)}
+    chip = chip_of(study.base, stated)
+    for name in space.values_of("precision") or (study.spec.precision,):
+        check_precision(chip, cast(PrecisionName, name))
 
 
 def capture_models(spec: StudySpec) -> tuple[Workload, ...]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from phaze_opt.errors import InputError
 from phaze_opt.hardware.accelerator import Accelerator
+from phaze_opt.hardware.buildable import check_precision
 from phaze_opt.network.cluster import Cluster
 from phaze_opt.spec.axes import Scalar
 from phaze_opt.spec.constraints import with_memory_margin
@@ -42,7 +43,7 @@ def run_inputs(study: ResolvedStudy, run: int, design: Design) -> list[RunInputs
     Raises
     ------
     InputError
-        If the options exclude each other in every combination.
+        If the options exclude each other in every combination, or the chip has no rate for them.
     """
     spec = study.spec
     chip = with_memory_margin(design.accelerator, spec.constraints)
@@ -52,6 +53,7 @@ def run_inputs(study: ResolvedStudy, run: int, design: Design) -> list[RunInputs
         options = {**design.options, **chosen}
         try:
             training = training_of(options, spec.runs[run].global_batch)
+            check_precision(chip, training.precision)
         except InputError as error:
             refused = error
             continue

@@ -26,6 +26,7 @@ from phaze_opt.choices import (
 from phaze_opt.codec import convert_fields, from_builtins, read_toml_file
 from phaze_opt.errors import InputError
 from phaze_opt.limits import MOST_DEVICES, MOST_SAMPLES, MOST_TRIALS, check_size
+from phaze_opt.precision import PrecisionName
 from phaze_opt.printing import short_repr
 from phaze_opt.spec.axis_names import TRAINING_NAMES, kind_of
 from phaze_opt.spec.objectives import (
@@ -201,7 +202,7 @@ class StudySpec:
         Samples per optimizer step on all devices.
     optimizer, sequence_parallel, residency, microbatch, recompute, zero, pipeline_schedule, \
     interleave, overlap, fused_optimizer, gather_copies, launch, gradient_dtype, expert_parallel, \
-    dispatcher, expert_imbalance
+    dispatcher, expert_imbalance, precision
         Options of the training run, as in `phaze_opt.training.Training`, unless they are axes of
         the space. An interleave above 1 implies the interleaved pipeline schedule.
     workloads
@@ -258,6 +259,7 @@ class StudySpec:
     expert_parallel: int = 1
     dispatcher: Dispatcher = "nccl"
     expert_imbalance: float = 1.0
+    precision: PrecisionName = "bf16"
     placement: PlacementChoice = "solve"
 
     def __post_init__(self) -> None:

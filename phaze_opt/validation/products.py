@@ -3,14 +3,15 @@
 The rows and who measured them are in ``data/gemm_chips.csv`` and ``.toml``. The large products in
 bf16 are those that the constants of the chips are fitted to. The others are predicted with the same
 constants: small products, which are mostly launch and library choices, and products in fp8, at
-twice the rate of the arrays. A measured product in fp8 is a call that quantises its activation
+the rate of the arrays in fp8. A measured product in fp8 is a call that quantises its activation
 first; what that takes belongs to the table of a chip and a framework and is stated there.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from dataclasses import replace
+from typing import Any, cast
 
 from phaze_opt.arrays import FloatArray
 from phaze_opt.calibration.products import LEAST_FLOPS, products_graph, products_s
@@ -19,6 +20,7 @@ from phaze_opt.codec import data_rows, data_table
 from phaze_opt.estimator.estimate import estimate_on_cores
 from phaze_opt.hardware.accelerator import Accelerator
 from phaze_opt.hardware.presets import load_accelerator
+from phaze_opt.precision import PrecisionName
 from phaze_opt.validation.measured import ValidationRow, ValidationTable
 from phaze_opt.workload.graph import Gemm
 
@@ -75,13 +77,14 @@ def validate_best_products() -> list[ValidationTable]:
     tables = []
     for row in data_rows("validation", "best_product.csv"):
         gemm, chip = _gemm(row), load_accelerator(row["accelerator"])
+        precision = cast(PrecisionName, row["precision"])
+        gemm = replace(gemm, precision=precision)
         (predicted_s,) = estimate_on_cores(products_graph([gemm]), chip, chip.num_tc).busy_s
         measured_s = gemm.flops / (float(row["achieved_tflops"]) * 1e12)
         case = f"gemm {gemm.m}×{gemm.n}×{gemm.k}"
+        name = "best product" if precision == "bf16" else f"best product {precision}"
         validated = ValidationRow(case, measured_s, float(predicted_s), source=row["source"])
-        tables.append(
-            ValidationTable("best product", row["accelerator"], 0.0, row["source"], (validated,))
-        )
+        tables.append(ValidationTable(name, row["accelerator"], 0.0, row["source"], (validated,)))
     return tables
 
 

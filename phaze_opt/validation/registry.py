@@ -23,6 +23,7 @@ from phaze_opt.validation.measured import (
     unexpressed_rows,
 )
 from phaze_opt.validation.memory import validate_block_memory
+from phaze_opt.validation.narrow import validate_casts, validate_narrow_products
 from phaze_opt.validation.norms import validate_norms
 from phaze_opt.validation.operators import validate_single_operators
 from phaze_opt.validation.products import validate_best_products, validate_products
@@ -36,6 +37,8 @@ PREDICTORS: Mapping[ValidationGroup, tuple[Callable[[], list[ValidationTable]], 
         validate_products,
         validate_sustained_products,
         validate_best_products,
+        validate_narrow_products,
+        validate_casts,
         validate_single_operators,
         validate_norms,
         validate_expert_layers,

@@ -25,6 +25,7 @@ from phaze_opt.hardware.presets import find_accelerator
 from phaze_opt.network.presets import load_cluster
 from phaze_opt.passes.scheduled import ScheduledLayer
 from phaze_opt.point import CostedPoint, Point, cost_point
+from phaze_opt.precision import PRECISIONS, PrecisionName
 from phaze_opt.scheduling.schedule_problem import Schedule
 from phaze_opt.software import SOFTWARE, Software
 from phaze_opt.training import Training
@@ -191,6 +192,11 @@ def _software(options: dict[str, str]) -> Software:
     return SOFTWARE[cast(SoftwareName, options["software"])]
 
 
+def _recipe(stated: str) -> PrecisionName:
+    """Return in what linear layers multiplied: a recipe, or 16 bits of either kind."""
+    return cast(PrecisionName, stated) if stated in PRECISIONS else "bf16"
+
+
 def _as_if_it_fitted(
     software: Software, costed: CostedPoint
 ) -> tuple[tuple[CostedPoint, Evaluation], str]:
@@ -235,6 +241,7 @@ def _as_it_may_have_run(options: dict[str, str]) -> Iterator[tuple[CostedPoint, 
             gradient_dtype=software.gradient_dtype,
             expert_parallel=int(options.get("expert_parallel") or 1),
             dispatcher=cast(Dispatcher, options.get("dispatcher") or "nccl"),
+            precision=_recipe(options["precision"]),
         )
         point = Point(workload, chip, cluster, training, degrees, software.fusion)
         costed = cost_point(point, schedules)

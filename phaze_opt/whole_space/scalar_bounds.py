@@ -35,7 +35,7 @@ from phaze_opt.spec.designs import Design
 from phaze_opt.spec.frozen import ResolvedStudy
 from phaze_opt.spec.objectives import ObjectiveKind, joined
 from phaze_opt.spec.run_inputs import RunInputs, run_inputs
-from phaze_opt.training import OPTIMIZERS, Training
+from phaze_opt.training import Training
 from phaze_opt.whole_space.scalar_batches import batch_s
 from phaze_opt.whole_space.scalar_candidates import ChipSeconds, ScalarCandidates
 from phaze_opt.whole_space.scalar_passes import Passes, Sort
@@ -302,7 +302,7 @@ def _chip_seconds(run: _ScalarRun, chip: Accelerator) -> ChipSeconds:
     """Return the seconds of a chip beside the passes of its layers."""
     fusion, training = default_fusion(chip), run.fused
     rates = chip_rates([Chip(chip, run.inputs.cluster, fusion)], training)
-    accumulated = OPTIMIZERS[training.optimizer].accumulation_bytes
+    accumulated = training.state.accumulation_bytes
     step_s, accumulation_s = (
         float(s_per_parameter(moved_bytes, float(rates.hbm_bytes_per_s[0]), float(lanes[0])))
         for moved_bytes, lanes in (

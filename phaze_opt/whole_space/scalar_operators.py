@@ -82,7 +82,7 @@ def roofline_times(graph: OperatorGraph, rates: Rates, group: TensorGroup) -> Op
     macs_per_s = cores.number * cores.pe_x * cores.pe_y * rates.array_clock_hz
     tensor_s = []
     for operator, lanes_s in zip(operators, vector_s, strict=True):
-        macs = sum(gemm.flops / 2 / PRECISIONS[gemm.precision].rate for gemm in operator.gemms)
+        macs = sum(gemm.flops / 2 / cores.rate_of(gemm) for gemm in operator.gemms)
         seconds = macs / macs_per_s
         if operator.attention is not None:
             share = operator.attention.visible / operator.attention.elements
@@ -222,7 +222,8 @@ def _on_cores(
             share = scores[place] / operator.attention.elements
             # The arrays wait for a part of the lanes' time.
             tensor_s[place] += (1.0 - rates.overlap(operator)) * vector_s[place]
-        limited_s = _limited_s(share * operator.flops / 2, cores, rates)
+        macs = sum(gemm.flops / 2 / cores.rate_of(gemm) for gemm in operator.gemms)
+        limited_s = _limited_s(share * macs, cores, rates)
         tensor_s[place] = max(tensor_s[place], limited_s)
     glb_s = [
         (own + more) / rates.glb_bytes_per_s for own, more in zip(glb_bytes, again, strict=True)
@@ -236,7 +237,7 @@ def _on_cores(
 
 
 def _limited_s(macs: float, cores: TensorCores, rates: Rates) -> float:
-    """Return the seconds of multiply-accumulates at the power limit; 0 if no limit is known."""
+    """Return the seconds of products in bf16 at the power limit; 0 if no limit is known."""
     elements = cores.number * cores.pe_x * cores.pe_y
     return macs / (elements * rates.power_limited_clock_hz)
 

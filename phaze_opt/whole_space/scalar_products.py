@@ -42,6 +42,8 @@ class TensorCores(NamedTuple):
         Bytes per array cycle of the global buffer.
     fill
         Array cycles to fill and empty an array, once per wave of tiles.
+    rates
+        Rates relative to bf16, in the order of `PRECISIONS`.
     """
 
     number: int
@@ -51,6 +53,11 @@ class TensorCores(NamedTuple):
     l2_rate: float
     glb_rate: float
     fill: float
+    rates: tuple[float, ...]
+
+    def rate_of(self, gemm: Gemm) -> float:
+        """Return the rate of a product relative to bf16."""
+        return self.rates[list(PRECISIONS).index(gemm.precision)]
 
     def faster(self, times: float) -> TensorCores:
         """Return the cores with an array cycle that is so many times shorter."""
@@ -110,7 +117,7 @@ def product_work(gemm: Gemm, cores: TensorCores, beside_bytes: float) -> Product
     work
         Infinite if no tile fits the private buffer.
     """
-    times = PRECISIONS[gemm.precision].rate
+    times = cores.rate_of(gemm)
     cores = cores.faster(times)
     batch, rate = gemm.batch, cores.glb_rate
     tilings = list(_tilings(gemm, cores))

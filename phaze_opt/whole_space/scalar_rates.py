@@ -62,6 +62,7 @@ class Rates(NamedTuple):
             l2_rate=(chip.l2_bytes_per_cycle or math.inf) / efficiency,
             glb_rate=chip.glb_bytes_per_cycle / efficiency,
             fill=(chip.pe_x + chip.pe_y if fill is None else fill) * efficiency,
+            rates=chip.array_rates,
         )
         return cls(
             one_core=one_core,

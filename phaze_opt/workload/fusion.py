@@ -4,7 +4,7 @@
 eager frameworks (bias-dropout-add, bias-GELU) and compilers. ``epilogue`` also merges the remaining
 elementwise operators into the product that makes their operand (the vector cores work on tiles as
 the tensor cores finish them), or else into the operator that reads them by rows (norms, softmax,
-reductions).
+reductions). It also merges a cast to fewer bits into the norm that makes what is cast.
 """
 
 from __future__ import annotations
@@ -50,6 +50,8 @@ def fuse(graph: OperatorGraph, mode: FusionMode) -> OperatorGraph:
         for index in list(groups.operators):
             if _is_elementwise(groups.operators[index]):
                 producer = groups.producer(index, products=True)
+                if producer is None and _is_cast(groups.operators[index]):
+                    producer = groups.producer(index, by_rows=True)
                 if producer is not None:
                     groups.merge(producer, index)
         for index in list(groups.operators):
@@ -74,6 +76,11 @@ def _is_by_rows(operator: Operator) -> bool:
     return bool(operator.vector) and not operator.gemms and operator.collective is None
 
 
+def _is_cast(operator: Operator) -> bool:
+    """Say whether an operator casts what it reads, as the last kernel of a norm can do."""
+    return _is_elementwise(operator) and all(work.kind == "quantise" for work in operator.vector)
+
+
 def _is_product(operator: Operator) -> bool:
     """Say whether an operator is one matrix product with at most an elementwise epilogue.
 
@@ -95,9 +102,9 @@ class _Groups:
             self._producers[destination].add(source)
             self._readers[source].add(destination)
 
-    def producer(self, index: int, *, products: bool) -> int | None:
+    def producer(self, index: int, *, products: bool = False, by_rows: bool = False) -> int | None:
         """Return the latest producer that only this operator reads and that may be merged."""
-        allowed = _is_product if products else _is_elementwise
+        allowed = _is_by_rows if by_rows else _is_product if products else _is_elementwise
         return max(
             (
                 source

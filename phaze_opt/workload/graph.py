@@ -53,6 +53,7 @@ ELEMENTWISE_KINDS = (
     "dropout",
     "dropout_backward",
     "elementwise",
+    "quantise",
 )
 """Kinds whose result depends only on the element of the operands at the same position."""
 

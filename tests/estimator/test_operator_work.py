@@ -85,7 +85,7 @@ def defined_work(
     exposed_s = exposed_share(table, chips) * vc_s
     tc_s = of_cores(products[:, :, GemmColumn.ARRAY_CYCLES], CoreColumn.ARRAY_CYCLES)
     tc_s = tc_s / chip_column(chips, "array_clock_hz") + exposed_s
-    macs = np.broadcast_to(table.product_macs, tc_s.shape).copy()
+    macs = np.broadcast_to(table.product_macs.sum(axis=1), tc_s.shape).copy()
     scores = on_pools.attention[:, :, CoreColumn.SCORES]
     macs[:, table.attention_owner] = scores * table.macs_per_score
     elements = chip_column(chips, "pe_x") * chip_column(chips, "pe_y")

@@ -38,6 +38,10 @@ PER_CHIP = {
     "array_rate_high",
     "hbm_rate_low",
     "hbm_rate_high",
+    "fp8_efficiency",
+    "fp8_block_efficiency",
+    "fp4_efficiency",
+    "int8_efficiency",
 }
 """Fields that may be calibrated for a chip: measured once, whatever runs on it."""
 

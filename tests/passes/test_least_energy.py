@@ -23,7 +23,16 @@ from phaze_opt.point import Point, cost_point, training_as_fused
 from phaze_opt.training import Training
 from phaze_opt.workload.attention import AttentionShape
 from phaze_opt.workload.graph import Operator, OperatorGraph, Workload, WorkloadVariant
-from tests.passes.test_least_seconds import CLUSTER, EXPERTS, GPUS, SLACK, TPUS, trainings, workload
+from tests.passes.test_least_seconds import (
+    CLUSTER,
+    EXPERTS,
+    GPUS,
+    SLACK,
+    TPUS,
+    able,
+    trainings,
+    workload,
+)
 from tests.strategies import any_accelerators
 
 MODELS = (
@@ -31,9 +40,7 @@ MODELS = (
     "llama:layers=2,hidden=512,heads=8,kv_heads=2,ffn=1024,sequence=512,vocab=4096,attention=flash",
     EXPERTS,
 )
-chips_of_any_kind = st.one_of(
-    any_accelerators, st.sampled_from([*TPUS, *GPUS]).map(load_accelerator)
-)
+chips_of_any_kind = st.one_of(any_accelerators, st.sampled_from([*TPUS, *GPUS]).map(able))
 
 
 @pytest.mark.parametrize("model", MODELS)
@@ -121,7 +128,7 @@ def test_the_bound_is_close() -> None:
 
 def test_chips_at_once_are_the_same() -> None:
     """Many chips give what each gives alone."""
-    chips = [load_accelerator(name) for name in TPUS]
+    chips = [able(name) for name in TPUS]
     variant = workload(MODELS[0], 1, False).variants[0]
     training = Training(64)
     together = least_of_chips(variant, Chips(chips), training)

@@ -21,6 +21,7 @@ from phaze_opt.passes.graphs import default_fusion
 from phaze_opt.passes.layer_cost import LeastLayers
 from phaze_opt.passes.least_seconds import least_layers, longest_layers
 from phaze_opt.point import CostedPoint, Point, cost_point
+from phaze_opt.precision import PRECISIONS
 from phaze_opt.scheduling.solve_schedule import solve_schedule
 from phaze_opt.training import Training
 from phaze_opt.workload.graph import Workload, WorkloadVariant
@@ -59,7 +60,13 @@ trainings = st.builds(
     residency=st.booleans(),
     launch=st.sampled_from(["graphs", "compiled", "eager"]),
     gradient_dtype=st.sampled_from([None, "bf16"]),
+    precision=st.sampled_from(["bf16", "bf16", *PRECISIONS]),
 )
+
+
+def able(name: str, **fields: float) -> Accelerator:
+    """Return a preset whose arrays multiply in every precision."""
+    return load_accelerator(name, fp8_ratio=2.0, fp4_ratio=3.0, int8_ratio=2.0, **fields)
 
 
 @functools.cache
@@ -106,7 +113,7 @@ def test_no_pass_is_shorter(
 
     And at most what all operators take one after another.
     """
-    chips = [load_accelerator(tpu), *chips]
+    chips = [able(tpu), *chips]
     captured = workload(model, training.microbatch, training.sequence_parallel)
     # What is no part of a schedule.
     training = replace(training, gather_copies=False, launch="graphs")
@@ -139,7 +146,7 @@ def test_no_pass_is_shorter(
 @settings(max_examples=3, deadline=None)
 def test_no_pass_is_shorter_on_gpus(model: str, training: Training) -> None:
     """Operators run one after another there, so that the bound is exact, cache included."""
-    chips = [load_accelerator(name) for name in GPUS]
+    chips = [able(name) for name in GPUS]
     captured = workload(model, training.microbatch, training.sequence_parallel)
     for variant in captured.variants:
         least = least_layers(variant, chips, CLUSTER, training)
@@ -157,7 +164,7 @@ def test_proven_schedules_are_bounded_too(residency: bool) -> None:
     """CP-SAT finds nothing shorter than the bound either."""
     training = Training(64, residency=residency)
     captured = workload("bert-large", 1, False)
-    chips = [load_accelerator(name) for name in TPUS]
+    chips = [able(name) for name in TPUS]
     least = least_layers(captured.variants[0], chips, CLUSTER, training)
     for row, chip in enumerate(chips):
         check_bounds(captured.variants[0], least, row, costed(captured, chip, training, prove=True))
@@ -168,7 +175,7 @@ def test_every_fusion_is_bounded(fusion: Any) -> None:
     """Also those that are not the chip's own."""
     training = Training(64, recompute="selective")
     captured = workload("gpt2-xl", 1, False)
-    chips = [load_accelerator(name) for name in TPUS]
+    chips = [able(name) for name in TPUS]
     least = least_layers(captured.variants[0], chips, CLUSTER, training, fusion)
     for row, chip in enumerate(chips):
         check_bounds(
@@ -180,7 +187,7 @@ def test_bounds_are_near() -> None:
     """Half the passes of a block take a twentieth longer at most, none a quarter."""
     training = Training(64, residency=False, overlap="none")
     captured = workload("bert-large", 1, False)
-    chips = [load_accelerator(name, glb_mib=size) for name in TPUS for size in (16, 64)]
+    chips = [able(name, glb_mib=size) for name in TPUS for size in (16, 64)]
     ratios = []
     for variant in captured.variants:
         least = least_layers(variant, chips, CLUSTER, training)
@@ -195,7 +202,7 @@ def test_bounds_are_near() -> None:
 
 def test_chips_may_be_given_with_their_columns() -> None:
     """The numbers are those of a list, bit for bit, and each chip's own."""
-    chips = [load_accelerator(name, glb_mib=size) for name in TPUS for size in (8, 64)]
+    chips = [able(name, glb_mib=size) for name in TPUS for size in (8, 64)]
     variant, training = workload("bert-large", 1, False).variants[0], Training(64)
     together = least_layers(variant, Chips(chips), CLUSTER, training)
     for row, chip in enumerate(chips):

@@ -61,6 +61,7 @@ OTHER: dict[str, str] = {
     "expert_parallel": "2",
     "dispatcher": '"deepep"',
     "expert_imbalance": "1.5",
+    "precision": '"fp8"',
 }
 INNER: dict[type, tuple[str, dict[str, str]]] = {
     AreaSpec: (
@@ -129,6 +130,10 @@ AXES: dict[str, list[Any]] = {
     "expert_parallel": [1, 2],
     "dispatcher": ["nccl", "ideal"],
     "expert_imbalance": [1.0, 1.5],
+    "precision": ["bf16", "fp8"],
+    "fp8_ratio": [2.0, 1.0],
+    "fp4_ratio": [4.0, 2.0],
+    "int8_ratio": [2.0, 1.0],
     "residency": [True, False],
     "attention": ["eager", "flash"],
 }
@@ -187,7 +192,8 @@ def test_every_key_of_a_workload_changes_the_question(key: str, tmp_path: Path) 
 
 
 LEVELS = ("network.0.bandwidth_gb_per_s", "network.0.launch_us")
-SEARCHABLE = [name for name in (*ORDER, *LEVELS) if name != "l2_bytes_per_cycle"]
+NOT_CHARGED = ("l2_bytes_per_cycle", "fp8_ratio", "fp4_ratio", "int8_ratio")
+SEARCHABLE = [name for name in (*ORDER, *LEVELS) if name not in NOT_CHARGED]
 """No area model charges for the bandwidth of private buffers, which is refused as an axis."""
 
 

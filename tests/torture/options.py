@@ -32,6 +32,7 @@ _FREE = {
     "--optimizer": ("sgd", "adam", "adam-bf16", "adam-foreach"),
     "--overlap": ("none", "partial", "data", "all"),
     "--gradient-dtype": ("fp32", "bf16"),
+    "--precision": ("bf16", "fp8", "fp8-row", "fp8-block", "mxfp8", "nvfp4", "int8"),
     "--launch": ("graphs", "compiled", "eager"),
     "--software": ("megatron", "torchtitan-eager", "maxtext", "mpt"),
     "--fusion": ("none", "elementwise", "epilogue"),
@@ -42,7 +43,7 @@ _FREE = {
     "--expert-parallel": ("1", "2", "3", "8"),
     "--dispatcher": ("nccl", "deepep", "hybridep", "ideal"),
     "--expert-imbalance": ("1", "1.3", "64"),
-    "--set": ("glb_mib=64", "num_tc=2", "num_vc=1", "hbm_gb_per_s=100", "hbm_gib=1"),
+    "--set": ("glb_mib=64", "num_tc=2", "num_vc=1", "hbm_gb_per_s=100", "hbm_gib=1", "fp8_ratio=2"),
 }
 _SCHEDULES = (
     *((), ("--pipeline-schedule", "1f1b"), ("--pipeline-schedule", "gpipe")),

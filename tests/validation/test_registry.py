@@ -98,6 +98,10 @@ def test_options_of_training_runs_are_known_words() -> None:
         assert row["source"]
         of_torch = row["attention"] in ("flash-2", "not stated")  # the default of torch
         assert (software.attention_kernel == "fa2") == of_torch
+        if row["table"] in ("mlperf", "megatron-bridge"):
+            # Their configurations overlap tensor-parallel collectives, or turn that off.
+            assert row["overlap"] == "" or (row["overlap"], int(row["tensor"]) > 1) == ("all", True)
+            continue
         old = row["table"] in ("korthikanti", "narayanan") and row["case"] not in ("1.7B", "7.5B")
         stated = "all" if "asynchronous" in row["case"] else ""
         assert row["overlap"] == ("none" if old else stated)
@@ -152,6 +156,6 @@ def test_a_group_holds_its_tables_and_what_is_left_out() -> None:
     assert [table.unit for table in memory.tables] == ["B", "B"]
     assert memory.unexpressed == ()
     left_out = unexpressed_rows("training")
-    assert (
-        UnexpressedRow("torchtitan", "8B fp8 on 128, sequence 8192", "products in fp8") in left_out
-    )
+    assert not any("products in" in row.reason for row in left_out)
+    reason = "no constants of its attention kernel on the H200"
+    assert UnexpressedRow("misc", "llama3.1-8b fp8 on 32 H200", reason) in left_out

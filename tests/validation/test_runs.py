@@ -34,14 +34,25 @@ def test_runs_on_other_chips_follow_too(runs: dict[str, ValidationTable]) -> Non
     Each run within 15 %: its products are now those that were measured on this part, faster than
     its clock was once assumed to be.
     """
-    rows = runs["torchtitan"].rows
+    rows = [row for row in runs["torchtitan"].rows if "fp8" not in row.case]
     assert len(rows) == 6
-    assert runs["torchtitan"].mean_absolute_error <= 0.12
+    assert sum(abs(row.error) for row in rows) / 6 <= 0.12
     assert all(abs(row.error) <= 0.15 for row in rows)
     errors = [row.error for name in TPUS for row in runs[f"maxtext {name}"].rows]
     assert len(errors) == 3 and sum(map(abs, errors)) / 3 <= 0.08
     assert max(map(abs, errors)) <= 0.1
     assert abs(runs["tpu-recipes"].worst_error) <= 0.12
+
+
+def test_runs_in_fewer_bits_follow(runs: dict[str, ValidationTable]) -> None:
+    """Dense models on three chips, in fp8, mxfp8 and nvfp4: each set-up within 21 %."""
+    tables = runs["torchtitan"], runs["mlperf"], runs["megatron-bridge"]
+    narrow = [row for table in tables for row in table.rows if "fp" in row.case]
+    errors = [row.error for row in narrow if row.independent]
+    assert (len(narrow), len(errors)) == (18, 12)
+    assert max(map(abs, errors)) <= 0.21
+    assert sum(map(abs, errors)) / len(errors) <= 0.12
+    assert abs(sum(errors)) / len(errors) <= 0.06
 
 
 def test_eager_runs_of_another_code_base_follow_too(runs: dict[str, ValidationTable]) -> None:
@@ -126,10 +137,15 @@ def test_a_run_above_the_predicted_memory_is_predicted_and_says_so(
 
 
 def test_memory_is_that_of_the_publication() -> None:
-    """State and activations of the 22B and 175B models within 1 %, Llama's runs 3 % on average."""
+    """State and activations of the 22B and 175B models within 1 %, Llama's runs 3 % on average.
+
+    Those in fp8 within 7 %: they hold no narrow copies of weights, which are predicted.
+    """
     (blocks,) = validate_block_memory()
     assert len(blocks.rows) == 12
     assert abs(blocks.worst_error) <= 0.01
     (runs,) = validate_run_memory()
-    assert len(runs.rows) == 4
-    assert runs.mean_absolute_error <= 0.03 and abs(runs.worst_error) <= 0.05
+    errors = [abs(row.error) for row in runs.rows if "fp8" not in row.case]
+    assert (len(errors), len(runs.rows)) == (4, 7)
+    assert sum(errors) / 4 <= 0.03 and max(errors) <= 0.05
+    assert abs(runs.worst_error) <= 0.07

@@ -105,6 +105,24 @@ CASES: dict[str, dict[str, Any]] = {
             expert_imbalance=[1.0, 1.3],
         ),
     },
+    "precisions": {
+        "model": "bert-large",
+        "attention": "flash",
+        "optimizer": "adam",
+        "tensor_parallel": (1, 2),
+        "overlap": "all",
+        "space": Space(
+            "tpuv4-lanes",
+            fp8_ratio=2.0,
+            fp4_ratio=4.0,
+            num_tc=[2, 8],
+            pe_x=[64, 128],
+            glb_mib=[16, 64],
+            hbm_gib=[2, 8],
+            recompute=["none", "full"],
+            precision=["bf16", "fp8", "mxfp8", "nvfp4"],
+        ),
+    },
     # The fastest take a small slice: on all of it they are below their bounds by more than bounds
     # are above the truth.
     "torus": {

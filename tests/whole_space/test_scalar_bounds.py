@@ -149,6 +149,7 @@ def test_products_take_at_least_what_they_must(
             np.inf if l2_rate is None else l2_rate,
             glb_rate,
             float(chip.pe_x + chip.pe_y),
+            chip.array_rates,
         ),
         0.0,
     )

@@ -1,0 +1,128 @@
+"""Whole passes and evaluations in fewer bits than 16."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import cast
+
+import pytest
+
+from phaze_opt.errors import InputError
+from phaze_opt.evaluation import evaluate
+from phaze_opt.hardware.accelerator import Accelerator
+from phaze_opt.hardware.presets import load_accelerator
+from phaze_opt.network.presets import load_cluster
+from phaze_opt.precision import PRECISIONS, Precision, PrecisionName
+from phaze_opt.training import Training
+from phaze_opt.workload import recipes
+from phaze_opt.workload.graph import Gemm, OperatorGraph, Workload
+from phaze_opt.workload.zoo import load_workload
+
+MODEL = (
+    "llama:layers=4,hidden=2048,heads=16,kv_heads=8,ffn=5632,sequence=1024,vocab=8000,"
+    "attention=flash"
+)
+TRAINING = Training(32, microbatch=2, optimizer="adam", recompute="selective")
+CLUSTER = load_cluster("tpuv4-ici-flat", 8)
+
+
+@pytest.fixture(scope="module")
+def workload() -> Workload:
+    """Return the model at two tensor degrees."""
+    return load_workload(MODEL, tensor_parallel=(1, 2), microbatch=(2,))
+
+
+def able(**ratios: float) -> Accelerator:
+    """Return a chip with rates in every precision."""
+    stated = {"fp8_ratio": 2.0, "fp4_ratio": 4.0, "int8_ratio": 2.0, **ratios}
+    return load_accelerator("tpuv4-lanes", hbm_gib=80, **stated)
+
+
+def gemm_in(precision: str, gemm: Gemm) -> Gemm:
+    """Return a product in a precision."""
+    return replace(gemm, precision=cast(PrecisionName, precision))
+
+
+@pytest.mark.parametrize("degrees", [(1, 8, 1), (2, 2, 2)])
+def test_narrower_is_faster_where_the_arrays_bind(
+    workload: Workload, degrees: tuple[int, int, int]
+) -> None:
+    """Eight bits beat sixteen and four beat eight, and never by more than the ratio of rates."""
+    seconds = {
+        name: evaluate(
+            workload, able(), CLUSTER, replace(TRAINING, precision=name), degrees
+        ).time_per_batch_s
+        or math.inf
+        for name in PRECISIONS
+    }
+    assert seconds["nvfp4"] < seconds["mxfp8"] < seconds["bf16"]
+    for name, each_s in seconds.items():
+        assert seconds["bf16"] <= able().nominal_rate(name) * each_s
+
+
+def test_free_casts_at_equal_rates_are_sixteen_bits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A recipe with the bytes and the rate of bf16, whose casts are not there, changes nothing."""
+    # Of sizes that no other test has, whose products are cached by the name of their precision.
+    model = MODEL.replace("5632", "4864").replace("2048", "1408").replace("heads=16", "heads=11")
+    workload = load_workload(
+        model.replace("kv_heads=8", "kv_heads=11"), tensor_parallel=(1,), microbatch=(2,)
+    )
+    plain = evaluate(workload, able(), CLUSTER, TRAINING, (2, 4, 1))
+    wide = PRECISIONS["bf16"]._replace(arrays="fp8")
+    monkeypatch.setitem(cast(dict[str, Precision], PRECISIONS), "fp8-row", wide)
+    monkeypatch.setattr(Training, "_copied_bytes", 0)
+
+    def renamed(graph: OperatorGraph, precision: str, *, stashed: bool) -> OperatorGraph:
+        """Return the graph with products in the recipe, and nothing else."""
+        del stashed
+        linear = set(recipes._linear_products(graph))
+        operators = tuple(
+            replace(
+                operator,
+                gemms=tuple([gemm_in(precision, gemm) for gemm in operator.gemms]),
+            )
+            if index in linear
+            else operator
+            for index, operator in enumerate(graph.operators)
+        )
+        return replace(graph, operators=operators)
+
+    monkeypatch.setattr("phaze_opt.passes.graphs.quantised", renamed)
+    monkeypatch.setattr("phaze_opt.passes.bare_layers.stash_change_bytes", lambda *_: 0)
+    changed = replace(TRAINING, precision="fp8-row")
+    again = evaluate(workload, able(fp8_ratio=1.0), CLUSTER, changed, (2, 4, 1))
+    assert again.time_per_batch_s == plain.time_per_batch_s
+    assert again.mfu == plain.mfu
+    assert again.energy_by_level_j == plain.energy_by_level_j
+
+
+def test_a_chip_without_the_rate_is_refused(workload: Workload) -> None:
+    """The sentence says which number is missing."""
+    training = replace(TRAINING, precision="nvfp4")
+    with pytest.raises(InputError, match="states no fp4_ratio"):
+        evaluate(workload, "tpuv4-lanes", CLUSTER, training, (1, 8, 1))
+
+
+def test_utilisation_counts_the_peak_of_the_precision(workload: Workload) -> None:
+    """Model FLOP/s over four times the peak of bf16 in nvfp4."""
+    chip, training = able(), replace(TRAINING, precision="nvfp4")
+    result = evaluate(workload, chip, CLUSTER, training, (1, 8, 1))
+    assert result.tflops_per_device is not None
+    peak = chip.nominal_rate("nvfp4") * chip.peak_flops_per_s
+    assert result.mfu == pytest.approx(result.tflops_per_device * 1e12 / peak)
+
+
+def test_memory_holds_copies_and_a_narrower_stash(workload: Workload) -> None:
+    """Two bytes per parameter more, and fewer bytes of activations."""
+    narrow = replace(TRAINING, precision="fp8", recompute="none")
+    wide = replace(TRAINING, recompute="none")
+    held = []
+    for training in (wide, narrow):
+        placement = evaluate(workload, able(), CLUSTER, training, (1, 8, 1)).placement
+        assert placement is not None
+        held.append(placement.stages[0].memory_bytes)
+    before, after = held
+    assert after.parameters == 2 * before.parameters
+    assert after.stash < before.stash
+    assert after.optimizer == before.optimizer

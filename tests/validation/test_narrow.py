@@ -1,0 +1,72 @@
+"""Products in fewer bits than 16, and casts to them, against measured ones."""
+
+from __future__ import annotations
+
+import pytest
+
+from phaze_opt.calibration.products import MeasuredProduct
+from phaze_opt.calibration.quantised_products import fit_quantised_products
+from phaze_opt.codec import data_rows, data_table
+from phaze_opt.hardware.presets import load_accelerator
+from phaze_opt.validation.measured import ValidationTable
+from phaze_opt.validation.narrow import validate_casts, validate_narrow_products
+from phaze_opt.workload.graph import Gemm
+
+
+@pytest.fixture(scope="module")
+def tables() -> dict[tuple[str, str], ValidationTable]:
+    """Return all tables by chip and name."""
+    both = [*validate_narrow_products(), *validate_casts()]
+    return {(table.accelerator, table.name): table for table in both}
+
+
+def test_every_row_is_in_one_table(tables: dict[tuple[str, str], ValidationTable]) -> None:
+    """None is left out."""
+    files = "products_narrow.csv", "casts.csv"
+    rows = sum(len(data_rows("validation", name)) for name in files)
+    assert sum(len(table.rows) for table in tables.values()) == rows == 129
+
+
+@pytest.mark.parametrize(
+    ("chip", "precision", "framework", "greatest"),
+    [
+        ("h100", "fp8-block", "SGLang", 0.1),
+        ("h100", "fp8-block", "TRTLLM", 0.16),  # jumps from row to row that no size explains
+        *(("b200", "nvfp4", framework, 0.12) for framework in ("SGLang", "TRTLLM")),
+        *(("b300", "nvfp4", framework, 0.17) for framework in ("SGLang", "TRTLLM")),
+    ],
+)
+def test_products_are_met(
+    tables: dict[tuple[str, str], ValidationTable],
+    chip: str,
+    precision: str,
+    framework: str,
+    greatest: float,
+) -> None:
+    """Mean absolute error from 10 GFLOP and 1,024 rows up, with the cast of the activation."""
+    table = tables[chip, f"gemm {precision} ≥10 GFLOP, {framework}"]
+    assert table.mean_absolute_error <= greatest
+    assert abs(table.bias) <= 0.1
+
+
+def test_casts_on_the_h100_are_met(tables: dict[tuple[str, str], ValidationTable]) -> None:
+    """They are bound by the HBM; those of the B200 reach less of it than other kernels do."""
+    for framework in ("TRTLLM", "VLLM"):
+        assert tables["h100", f"cast to fp8, {framework}"].mean_absolute_error <= 0.15
+        assert -0.45 <= tables["b200", f"cast to fp8, {framework}"].bias <= 0.0
+
+
+def test_constants_of_calls_are_what_the_fit_gives() -> None:
+    """Those beside the tables are the fit's on their rows."""
+    provenance = data_table("validation", "products_narrow.toml")
+    rows: dict[tuple[str, str, str], list[MeasuredProduct]] = {}
+    for row in data_rows("validation", "products_narrow.csv"):
+        gemm = Gemm(int(row["m"]), int(row["n"]), int(row["k"]))
+        key = row["precision"], row["chip"], row["framework"]
+        rows.setdefault(key, []).append(MeasuredProduct(gemm, float(row["latency_s"])))
+    for (precision, chip, framework), members in rows.items():
+        accelerator = load_accelerator(provenance["accelerator"][chip])
+        values = fit_quantised_products(members, accelerator, precision).values  # type: ignore[arg-type]
+        stated = provenance["calls"][precision][chip][framework]
+        assert values["call_overhead_s"] == pytest.approx(stated["call_overhead_s"], abs=1e-7)
+        assert values["quantisation_bytes"] == pytest.approx(stated["quantisation_bytes"], abs=1e-2)

@@ -1,0 +1,149 @@
+"""Linear layers in fewer bits: what is cast, read, written and kept."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import get_args
+
+import pytest
+
+from phaze_opt.passes.graphs import graphs_of
+from phaze_opt.precision import PRECISIONS, PrecisionName
+from phaze_opt.training import Training
+from phaze_opt.workload.fusion import fuse
+from phaze_opt.workload.graph import Layer, OperatorGraph
+from phaze_opt.workload.recipes import is_cast, quantised, stash_change_bytes
+from phaze_opt.workload.zoo import load_workload
+
+NARROW = [name for name in get_args(PrecisionName) if name != "bf16"]
+TOKENS, HIDDEN, INNER = 256, 512, 1024
+DENSE = (
+    f"llama:layers=2,hidden={HIDDEN},heads=8,kv_heads=4,ffn={INNER},sequence={TOKENS},vocab=2048,"
+    "attention=flash"
+)
+MOE = (
+    "moe:layers=2,hidden=512,heads=8,sequence=512,vocab=4096,experts=8,top_k=2,expert_ffn=384,"
+    "attention=flash"
+)
+
+
+def layers(model: str, tensor: int = 1) -> dict[str, Layer]:
+    """Return the distinct layers of a model by name."""
+    workload = load_workload(model, tensor_parallel=(tensor,), microbatch=(1,))
+    return {layer.name: layer for layer in workload.variants[0].layers}
+
+
+def precisions(graph: OperatorGraph) -> dict[str, set[str]]:
+    """Return the precisions of the products of every operator."""
+    return {op.id: {gemm.precision for gemm in op.gemms} for op in graph.operators if op.gemms}
+
+
+@pytest.mark.parametrize("name", NARROW)
+def test_linear_layers_run_in_the_recipe_and_nothing_else_does(name: PrecisionName) -> None:
+    """All products of a block but attention's; none of the layers with the loss or embeddings."""
+    for layer in layers(DENSE).values():
+        for graph in graphs_of(layer, Training(8, precision=name)).values():
+            for operator, found in precisions(graph).items():
+                plain = layer.name != "block" or "attention" in operator
+                assert found == ({"bf16"} if plain else {name}), (layer.name, operator)
+
+
+def test_routers_stay_in_sixteen_bits_and_experts_do_not() -> None:
+    """Grouped products are cast; the product of the router and its gradients are not."""
+    for graph in graphs_of(layers(MOE)["block"], Training(8, precision="fp8")).values():
+        for operator in graph.operators:
+            for gemm in operator.gemms:
+                routes = 8 in (gemm.m, gemm.n, gemm.k)
+                grouped = operator.id.startswith("grouped")
+                if routes and not grouped:
+                    assert gemm.precision == "bf16"
+                if grouped:
+                    assert gemm.precision == "fp8"
+
+
+def test_sixteen_bits_change_nothing() -> None:
+    """The graphs of bf16 are those that were captured."""
+    layer = layers(DENSE)["block"]
+    assert quantised(layer.forward, "bf16", stashed=False) is layer.forward
+    assert stash_change_bytes(layer, "bf16", "none") == 0
+
+
+@pytest.mark.parametrize("name", NARROW)
+@pytest.mark.parametrize("mode", ["none", "elementwise", "epilogue"])
+def test_work_and_order_are_kept(name: PrecisionName, mode: str) -> None:
+    """FLOPs are those of bf16, writers stand before readers, casts are all that comes beside."""
+    layer = layers(DENSE)["block"]
+    for before, stashed in ((layer.forward, False), (layer.backward, True)):
+        graph = quantised(before, name, stashed=stashed)
+        assert graph.flops == before.flops
+        added = [operator for operator in graph.operators if is_cast(operator)]
+        searches = sum(operator.id.startswith("largest") for operator in graph.operators)
+        assert searches == (len(added) if name in ("fp8", "int8") else 0)
+        assert len(graph.operators) == len(before.operators) + len(added) + searches
+        assert added
+        fused = fuse(graph, mode)  # type: ignore[arg-type]
+        assert fused.flops == before.flops
+        for tensor in fused.tensors:
+            for writer, _ in tensor.writers:
+                assert all(writer < read.operator for read in tensor.readers)
+
+
+def test_products_read_no_more_in_a_narrower_recipe() -> None:
+    """Every product by itself moves at most the bytes of the wider one."""
+    layer = layers(DENSE)["block"]
+    for graph, stashed in ((layer.forward, False), (layer.backward, True)):
+        moved = []
+        for name in ("bf16", "mxfp8", "nvfp4"):
+            changed = quantised(graph, name, stashed=stashed)  # type: ignore[arg-type]
+            sizes = zip(changed.operators, changed.moved_bytes, strict=True)
+            moved.append([size for operator, size in sizes if operator.gemms])
+        for wide, eight, four in zip(*moved, strict=True):
+            assert wide >= eight >= four
+
+
+def test_what_a_block_keeps() -> None:
+    """Worked by hand: narrow inputs of products, and the result of attention twice (3 bytes)."""
+    layer = layers(DENSE)["block"]
+    # Inputs of query, key and value, of both of the gate, and of the last product: 2 bytes to 1.
+    # The result of attention stays in 16 bits for its backward: 2 bytes to 3.
+    narrower = TOKENS * (HIDDEN + HIDDEN + INNER)
+    twice = TOKENS * HIDDEN
+    assert stash_change_bytes(layer, "fp8", "none") == twice - narrower
+    assert stash_change_bytes(layer, "fp8", "full") == 0
+
+
+def test_norms_take_casts_in_where_epilogues_fuse() -> None:
+    """A cast behind a norm or an activation is no kernel of its own; behind attention it is."""
+    graph = quantised(layers(DENSE)["block"].forward, "mxfp8", stashed=False)
+    fused = fuse(graph, "epilogue")
+    alone = [operator.id for operator in fused.operators if is_cast(operator)]
+    assert len(alone) == 1
+    attention = next(i for i, op in enumerate(fused.operators) if op.attention is not None)
+    assert is_cast(fused.operators[attention + 1])
+
+
+@pytest.mark.parametrize("name", NARROW)
+def test_shards_add_up(name: PrecisionName) -> None:
+    """The products of two devices are those of one, in every precision."""
+    totals = []
+    for tensor in (1, 2):
+        block = layers(DENSE, tensor)["block"]
+        by_precision: dict[str, int] = {}
+        for graph in graphs_of(block, Training(8, precision=name)).values():
+            for operator in graph.operators:
+                for gemm in operator.gemms:
+                    by_precision[gemm.precision] = (
+                        by_precision.get(gemm.precision, 0) + tensor * gemm.flops
+                    )
+        totals.append(by_precision)
+    assert totals[0] == totals[1]
+
+
+def test_copies_of_weights_are_held_and_made() -> None:
+    """Two narrow copies stand beside the weights, and are cast once per batch."""
+    plain = Training(8, optimizer="adam")
+    for name, copies in (("fp8", 2), ("mxfp8", 3), ("nvfp4", 2)):
+        changed = replace(plain, precision=name)
+        assert changed.state.held_bytes[0] == plain.state.held_bytes[0] + copies
+        assert changed.step_bytes == plain.step_bytes + 2 + copies
+    assert PRECISIONS["nvfp4"].operand_bytes == 0.5625
