@@ -46,7 +46,7 @@ def test_runs_on_other_chips_follow_too(runs: dict[str, ValidationTable]) -> Non
 
 def test_runs_in_fewer_bits_follow(runs: dict[str, ValidationTable]) -> None:
     """Dense models on three chips, in fp8, mxfp8 and nvfp4: each set-up within 21 %."""
-    tables = runs["torchtitan"], runs["mlperf"], runs["megatron-bridge"]
+    tables = runs["torchtitan"], runs["mlperf"], runs["megatron-bridge gb200"]
     narrow = [row for table in tables for row in table.rows if "fp" in row.case]
     errors = [row.error for row in narrow if row.independent]
     assert (len(narrow), len(errors)) == (18, 12)
@@ -77,7 +77,7 @@ def test_runs_of_shared_out_experts_follow_too(runs: dict[str, ValidationTable])
     gain = 1.0 - hybridep.measured / deepep.measured
     assert 1.0 - hybridep.predicted / deepep.predicted == pytest.approx(gain, rel=0.4)
     assert across[1].predicted < across[0].predicted
-    (oss,) = {round(row.predicted, 6) for row in runs["megatron-bridge"].rows}
+    (oss,) = {round(row.predicted, 6) for row in runs["megatron-bridge b300"].rows}
     assert 3.8 < oss < 5.4
 
 
