@@ -29,6 +29,7 @@ Where each formula is:
 * wave quantisation: `gemm_tilings.array_cycles`
 * tile quantisation, cycles of each dataflow: `gemm_tilings._output_stationary`,
   `gemm_tilings._operand_stationary`
+* cycles of products in fewer bits: `operator_table.array_cycles`
 * best split of a batch of products: `gemm_groups.group_sizes`
 * blocks of fused attention: cycles `attention_tiles._fill_rows`, traffic
   `attention_tiles._repeated_bytes`; time of the lanes that is exposed: `attention.exposed_share`
