@@ -59,7 +59,7 @@ def _current_key(content: bytes) -> CaptureKey:
 
 def main(folders: list[str]) -> None:
     """Write the archive."""
-    from tests.workload.shipped import capture_key
+    from phaze_opt.workload.zoo import capture_key
 
     kept = _stored() if PATH.exists() else []
     found = [

@@ -19,6 +19,7 @@ from phaze_opt.bounds.box_tree import BoxTree, Region
 from phaze_opt.bounds.core_units import core_units
 from phaze_opt.spec.space import Space
 from phaze_opt.spec.study_spec import AreaSpec, StudySpec
+from phaze_opt.store.enumerations import rounded_up
 from phaze_opt.study.study import create_study
 from phaze_opt.whole_space import verifying
 from phaze_opt.whole_space.certificate import Certificate, certify
@@ -106,9 +107,9 @@ def test_no_box_is_better_than_its_region(engines: dict[str, Engine], data: st.D
     (of_region,) = bounds_of(engine.grid, engine.rule, option, tree.corners([region])).T
     flat = BestFirst(engine.grid, engine.rule).order
     for box in region.boxes.tolist():
-        assert (flat.bounds(option, box) <= box_order.rounded_up(of_region)).all()
+        assert (flat.bounds(option, box) <= rounded_up(of_region)).all()
         if len(region.boxes) == 1:
-            assert (flat.bounds(option, box) == box_order.rounded_up(of_region)).all()
+            assert (flat.bounds(option, box) == rounded_up(of_region)).all()
 
 
 @pytest.mark.parametrize("name", [*HALVING, *WIDE_SPACES])
@@ -119,7 +120,7 @@ def test_the_order_does_not_depend_on_halving(
     engine = engines[name]
 
     def cells(order: BoxOrder) -> list[box_order.Cell]:
-        found = []
+        found: list[box_order.Cell] = []
         while (cell := order.cell(len(found))) is not None:
             found.append(cell)
         return found

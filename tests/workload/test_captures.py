@@ -3,8 +3,8 @@
 import pytest
 
 from phaze_opt.workload.cache import CAPTURE_VERSION
+from phaze_opt.workload.zoo import capture_key
 from tests.captures import stored_captures
-from tests.workload.shipped import capture_key
 
 HINT = "python -m tests.captures"
 STORED = stored_captures()

@@ -94,7 +94,7 @@ def test_products_read_no_more_in_a_narrower_recipe() -> None:
     for graph, stashed in ((layer.forward, False), (layer.backward, True)):
         moved = []
         for name in ("bf16", "mxfp8", "nvfp4"):
-            changed = quantised(graph, name, stashed=stashed)  # type: ignore[arg-type]
+            changed = quantised(graph, name, stashed=stashed)
             sizes = zip(changed.operators, changed.moved_bytes, strict=True)
             moved.append([size for operator, size in sizes if operator.gemms])
         for wide, eight, four in zip(*moved, strict=True):
@@ -142,7 +142,8 @@ def test_shards_add_up(name: PrecisionName) -> None:
 def test_copies_of_weights_are_held_and_made() -> None:
     """Two narrow copies stand beside the weights, and are cast once per batch."""
     plain = Training(8, optimizer="adam")
-    for name, copies in (("fp8", 2), ("mxfp8", 3), ("nvfp4", 2)):
+    held: tuple[tuple[PrecisionName, int], ...] = (("fp8", 2), ("mxfp8", 3), ("nvfp4", 2))
+    for name, copies in held:
         changed = replace(plain, precision=name)
         assert changed.state.held_bytes[0] == plain.state.held_bytes[0] + copies
         assert changed.step_bytes == plain.step_bytes + 2 + copies
