@@ -31,7 +31,7 @@ class DirectionRates:
     ----------
     latency_s
         Whatever is sent.
-    copy_bytes_per_s, destination_s
+    stream_bytes_per_s, destination_s
         What a multiprocessor sends, a copy of a token for each destination, and further seconds
         per copy.
     token_bytes_per_s, token_s
@@ -41,7 +41,7 @@ class DirectionRates:
     """
 
     latency_s: float
-    copy_bytes_per_s: float
+    stream_bytes_per_s: float
     token_bytes_per_s: float
     token_s: float
     destination_s: float
@@ -50,7 +50,7 @@ class DirectionRates:
     def seconds(self, tokens: int, token_bytes: int, copies: float, multiprocessors: int) -> float:
         """Return the seconds to send tokens of so many bytes and copies with multiprocessors."""
         copied_bytes = tokens * token_bytes * copies
-        each_s = copied_bytes / self.copy_bytes_per_s
+        each_s = copied_bytes / self.stream_bytes_per_s
         each_s += tokens * token_bytes / self.token_bytes_per_s
         each_s += tokens * (self.token_s + copies * self.destination_s)
         return self.latency_s + max(each_s / multiprocessors, copied_bytes / self.most_bytes_per_s)
