@@ -15,7 +15,6 @@ formula: it composes the ``least_*`` of the rooms to its left.
   `box_order`: the boxes in order, bounded at once, or by halves and again by their cores.
 - `best_first`: the points in order, with no more bounds than the order needs.
 - `power_limit`: what a limit of the power excludes.
-- `fitting_tiles`: many chips at once, of which some fit no tile of a product.
 - `needless_memory`: points with more HBM than any placement can fill.
 - `space_size`: the size of a space, and the time and memory to bound it.
 

@@ -22,8 +22,10 @@ from phaze_opt.spec.axis_names import field_of, kind_of
 from phaze_opt.spec.frozen import ResolvedStudy
 from phaze_opt.units import KIB
 
-_TENSOR = frozenset({"num_tc", "pe_x", "pe_y", "l2_tc_bytes"})
-_VECTOR = frozenset({"num_vc", "pe_vc", "l2_vc_bytes"})
+TENSOR_CORES = ("num_tc", "pe_x", "pe_y", "l2_tc_bytes")
+VECTOR_CORES = ("num_vc", "pe_vc", "l2_vc_bytes")
+"""Fields of the cores of a chip."""
+
 _MACROS: Mapping[str, SramLevel] = {"glb_bytes": "GLB", "l2_tc_bytes": "L2", "l2_vc_bytes": "L2"}
 
 MOST_COMBINATIONS = 20_000_000
@@ -142,9 +144,9 @@ def _parts(study: ResolvedStudy, names: Sequence[str]) -> list[tuple[Sequence[st
         root = root_of(space, name)
         if kind_of(name) == "chip" and root in decided:
             decided[root].add(field_of(name))
-    tensor, vector = set(_TENSOR), set(_VECTOR)
+    tensor, vector = set(TENSOR_CORES), set(VECTOR_CORES)
     for own in decided.values():
-        if own & _TENSOR and own & _VECTOR:
+        if own.intersection(TENSOR_CORES) and own.intersection(VECTOR_CORES):
             tensor, vector = tensor | vector, set()
     for own in decided.values():
         (tensor if own & tensor else vector if own & vector else own).update(own)

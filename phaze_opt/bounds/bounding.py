@@ -14,10 +14,10 @@ import numpy as np
 
 from phaze_opt.arrays import FloatArray, IntArray
 from phaze_opt.bounds.bounded_chips import BoundedChips
-from phaze_opt.bounds.fitting_tiles import where_tiles_fit
 from phaze_opt.bounds.point_grid import PointGrid
 from phaze_opt.bounds.study_bounds import StudyBounds
 from phaze_opt.errors import InputError
+from phaze_opt.estimator.fitting_tiles import where_tiles_fit
 from phaze_opt.on_demand import cached_property
 from phaze_opt.spec.frozen import content_hash
 from phaze_opt.store.enumerations import BoundStore, rounded_up

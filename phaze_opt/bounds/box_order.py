@@ -19,12 +19,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from phaze_opt.arrays import FloatArray, IntArray
+from phaze_opt.arrays import FloatArray
 from phaze_opt.bounds.bounded_chips import BoundedChips
 from phaze_opt.bounds.bounding import bounds_of, bounds_of_boxes
 from phaze_opt.bounds.box_tree import BoxTree, Region
 from phaze_opt.bounds.core_units import CoreUnits, core_units
-from phaze_opt.bounds.fitting_tiles import where_tiles_fit
 from phaze_opt.bounds.point_grid import PointGrid
 from phaze_opt.bounds.space_chips import SpaceChips
 from phaze_opt.bounds.study_bounds import StudyBounds
@@ -212,14 +211,7 @@ class BoxOrder:
         for option in sorted({cell.option for cell in due}):
             boxes = np.array(sorted(box for own, box in again if own == option), dtype=np.int64)
             bounded = replace(BoundedChips.boxes(chips, boxes), units=units.of(boxes))
-            none = np.zeros((len(chips.hbm_sizes), 1))
-
-            def bound(
-                which: IntArray, option: int = option, bounded: BoundedChips = bounded
-            ) -> FloatArray:
-                return bounds_of(self._grid, self._study_bounds, option, bounded.some(which))
-
-            values = rounded_up(where_tiles_fit(bound, np.arange(len(boxes)), none))
+            values = rounded_up(bounds_of(self._grid, self._study_bounds, option, bounded))
             sizes = bounded.hbm_bytes.T.tolist()
             for place, box in enumerate(boxes.tolist()):
                 before = self._alone[box].bounds[option]

@@ -13,7 +13,14 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from phaze_opt.arrays import BoolArray, FloatArray, IntArray
-from phaze_opt.bounds.axis_groups import NEAR, AxisGroup, Columns, areas_mm2
+from phaze_opt.bounds.axis_groups import (
+    NEAR,
+    TENSOR_CORES,
+    VECTOR_CORES,
+    AxisGroup,
+    Columns,
+    areas_mm2,
+)
 from phaze_opt.errors import InputError
 from phaze_opt.hardware.area import AREA_FIELDS
 from phaze_opt.hardware.buildable import buffers_fit
@@ -28,9 +35,6 @@ MOST_BOXES = 5_000_000
 
 _DENSE = 2**20
 """Number of pairs that are checked together."""
-
-_CHIP = ("num_tc", "pe_x", "pe_y", "num_vc", "pe_vc", "l2_tc_bytes", "l2_vc_bytes")
-"""Fields on which rooflines depend only by the numbers of processing elements and lanes."""
 
 Allows = Callable[[list[int], list[int]], bool]
 """Whether a study allows the chip of some indices on the axes of both groups."""
@@ -301,9 +305,11 @@ def box_rates(study: ResolvedStudy, columns: Columns) -> dict[str, FloatArray]:
 def _rate_names(study: ResolvedStudy) -> list[str]:
     """Return the names of the rates, as `box_rates` has them."""
     space = study.spec.space
-    # Without residency, no roofline depends on the size of the global buffer.
-    options = (*space.values_of("residency"), study.spec.residency)
-    unseen = {*_CHIP} if any(options) else {*_CHIP, "glb_bytes"}
+    # On cores, rooflines depend only by the numbers of processing elements and lanes; on the size
+    # of the global buffer, only with residency.
+    unseen = {*TENSOR_CORES, *VECTOR_CORES}
+    if not any((*space.values_of("residency"), study.spec.residency)):
+        unseen.add("glb_bytes")
     if any(is_hbm_alone(space, name) for name in space.searched):
         unseen.add("hbm_bytes")
     seen = [name for name in space.varying_fields if name not in unseen]

@@ -8,20 +8,20 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from phaze_opt.arrays import FloatArray, IntArray
+from phaze_opt.bounds.axis_groups import TENSOR_CORES, VECTOR_CORES
 from phaze_opt.bounds.box_table import BoxTable
 from phaze_opt.bounds.space_chips import SpaceChips
 from phaze_opt.estimator.chips import Chips
 from phaze_opt.passes.least_units import Units, UnitsOfChips
 from phaze_opt.spec.axis_names import CHIP_FIELDS
 
-_TENSOR = ("num_tc", "pe_x", "pe_y", "l2_tc_bytes")
-_VECTOR = ("num_vc", "pe_vc", "l2_vc_bytes")
 _MEMORIES = ("glb_bytes", "hbm_bytes", "hbm_bytes_per_s")
 
 _IDEAL: Mapping[str, int | float] = {
     "num_tc": 1,
     "num_vc": 1,
     "pe_vc": 2**40,
+    "l2_tc_bytes": 2**45,
     "l2_vc_bytes": 2**45,
     "glb_bytes": 2**45,
     "hbm_bytes_per_s": 1e20,
@@ -63,12 +63,12 @@ class CoreUnits:
 
 def core_units(chips: SpaceChips) -> CoreUnits | None:
     """Return the cores of a space; ``None`` if tiles of products follow from more than these."""
-    known = {*_TENSOR, *_VECTOR, *_MEMORIES}
+    known = {*TENSOR_CORES, *VECTOR_CORES, *_MEMORIES}
     varying = {name for name in chips.study.spec.space.varying_fields if name in CHIP_FIELDS}
     if not varying <= known or len(chips) == 0:
         return None
-    tensor_cores, tensor_rates = _units(chips, _TENSOR, ("num_tc", "pe_x", "pe_y"))
-    vector_cores, vector_rates = _units(chips, _VECTOR, ("num_vc", "pe_vc"))
+    tensor_cores, tensor_rates = _units(chips, TENSOR_CORES, ("num_tc", "pe_x", "pe_y"))
+    vector_cores, vector_rates = _units(chips, VECTOR_CORES, ("num_vc", "pe_vc"))
     return CoreUnits(chips.table, tensor_cores, vector_cores, tensor_rates, vector_rates)
 
 
@@ -82,7 +82,7 @@ def _units(
     rates = np.prod([columns[names.index(name)] for name in factors], axis=0)
     distinct = np.unique(np.vstack([rates, columns]), axis=1)
     base = chips.architecture(0)
-    if names is _TENSOR:
+    if names is TENSOR_CORES:
         # A unit for exponentials would take as many cycles as there are lanes.
         calibration = replace(base.calibration, exponentials_per_cycle=None)
         base = base.with_checked({"calibration": calibration})

@@ -15,13 +15,13 @@ import numpy as np
 
 from phaze_opt.arrays import FloatArray, IntArray
 from phaze_opt.bounds.bounded_chips import BoundedChips
-from phaze_opt.bounds.fitting_tiles import where_tiles_fit
 from phaze_opt.bounds.power_limit import PowerLimit
 from phaze_opt.bounds.space_chips import EnergyKinds
 from phaze_opt.choices import FusionMode
 from phaze_opt.degrees import Degrees
 from phaze_opt.errors import InputError
 from phaze_opt.estimator.chips import Chips
+from phaze_opt.estimator.fitting_tiles import where_tiles_fit
 from phaze_opt.estimator.least_energy import least_energies_j
 from phaze_opt.network.cluster import Cluster
 from phaze_opt.network.collective import tensor_terms

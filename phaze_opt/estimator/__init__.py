@@ -12,7 +12,8 @@ belongs to a model or an operator by name except the counted lane cycles.
   ``cache_reuse``: which reads a cache serves.
 * ``chips``: properties of many chips as columns; ``least_seconds``: times of operators on many
   chips at once; ``least_traffic``: what the HBM moves at least while tensors stay on the chip;
-  ``least_energy``: what a graph takes at least.
+  ``least_energy``: what a graph takes at least; ``fitting_tiles``: many chips of which some fit no
+  tile of a product.
 * ``tensor_core``: the fastest plan of matrix products, chosen from ``gemm_tilings`` (every tiling
   of one product), ``gemm_groups`` (a batch in groups) and ``gemm_traffic`` (HBM and L2 bytes).
 * ``vector_core``: lane cycles of vector operators, and rows that a cache keeps.

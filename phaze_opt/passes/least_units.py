@@ -16,8 +16,8 @@ import numpy as np
 
 from phaze_opt.arrays import FloatArray, IntArray
 from phaze_opt.estimator.chips import Chips
-from phaze_opt.estimator.estimate import ModeSeconds
-from phaze_opt.estimator.least_seconds import LeastSeconds, least_seconds
+from phaze_opt.estimator.fitting_tiles import where_tiles_fit
+from phaze_opt.estimator.least_seconds import least_seconds
 from phaze_opt.network.cluster import Cluster
 from phaze_opt.workload.graph import OperatorGraph
 
@@ -39,6 +39,10 @@ class Units:
 
     chips: Chips
     first: IntArray
+
+    def some(self, combinations: IntArray) -> Chips:
+        """Return the chips of some combinations."""
+        return Chips([self.chips[index] for index in combinations.tolist()])
 
     def least(self, seconds: FloatArray) -> FloatArray:
         """Return the least of every unit: (units, operators) of (combinations, operators)."""
@@ -130,10 +134,10 @@ def least_of_units(
     lane_rate
         As in `phaze_opt.passes.least_seconds.least_layers`.
 
-    Raises
-    ------
-    NoTileFitsError
-        If no tile of a product fits one of the combinations.
+    Returns
+    -------
+    LeastOfUnits
+        Infinite where no tile of a product fits any combination.
     """
     arrays = _on_tensor_cores(graph, units.tensor_cores, cluster, tensor_parallel)
     lanes = _on_vector_cores(graph, units.vector_cores, cluster, tensor_parallel)
@@ -151,16 +155,19 @@ def least_of_units(
 def _on_tensor_cores(
     graph: OperatorGraph, units: Units, cluster: Cluster, tensor_parallel: int
 ) -> _Seconds:
-    """Return the least seconds of arrays and of the global buffer."""
+    """Return the least seconds of arrays and of the global buffer; infinite where no tile fits."""
 
-    def busy(mode: ModeSeconds) -> FloatArray:
-        return np.maximum(mode.tc_s, mode.glb_s)
+    def seconds(combinations: IntArray) -> FloatArray:
+        some = units.some(combinations)
+        parts = list(least_seconds(graph, some, cluster, tensor_parallel))
+        one_core_s = [np.maximum(part.one_core.tc_s, part.one_core.glb_s) for part in parts]
+        all_cores_s = [np.maximum(part.all_cores.tc_s, part.all_cores.glb_s) for part in parts]
+        glb_s = [part.one_core.glb_s for part in parts]
+        return np.stack([np.concatenate(each).T for each in (one_core_s, all_cores_s, glb_s)])
 
-    parts = list(least_seconds(graph, units.chips, cluster, tensor_parallel))
-    one_core_s, all_cores_s = (
-        np.concatenate([busy(mode) for mode in modes]) for modes in _modes(parts)
-    )
-    glb_s = np.concatenate([part.one_core.glb_s for part in parts])
+    unfit = np.full((3, len(graph.operators), 1), np.inf)
+    every = where_tiles_fit(seconds, np.arange(len(units.chips)), unfit)
+    one_core_s, all_cores_s, glb_s = every.transpose(0, 2, 1)
     return _Seconds(
         units.least(np.minimum(one_core_s, all_cores_s)),
         units.least(np.minimum(one_core_s / units.chips.column("num_tc"), all_cores_s)),
@@ -175,17 +182,11 @@ def _on_vector_cores(
 ) -> _Seconds:
     """Return the least seconds of lanes."""
     parts = list(least_seconds(graph, units.chips, cluster, tensor_parallel))
-    one_core_s, all_cores_s = (
-        np.concatenate([mode.vc_s for mode in modes]) for modes in _modes(parts)
-    )
+    one_core_s = np.concatenate([part.one_core.vc_s for part in parts])
+    all_cores_s = np.concatenate([part.all_cores.vc_s for part in parts])
     return _Seconds(
         units.least(np.minimum(one_core_s, all_cores_s)),
         units.least(np.minimum(one_core_s / units.chips.column("num_vc"), all_cores_s)),
         units.least(all_cores_s),
         np.zeros((len(units.first), one_core_s.shape[1])),
     )
-
-
-def _modes(parts: list[LeastSeconds]) -> tuple[list[ModeSeconds], list[ModeSeconds]]:
-    """Return both modes of all parts."""
-    return [part.one_core for part in parts], [part.all_cores for part in parts]

@@ -141,9 +141,9 @@ class Verification:
         found: list[Region] = []
         while left:
             region = left.pop()
-            entry = entries[len(found)] if len(found) < len(entries) else None
-            same_count = entry is not None and entry.chips == tree.chips_of(region)
-            if same_count and entry is not None and entry.rates == tree.corner(region):
+            require(len(found) < len(entries), _PARTITION)
+            entry = entries[len(found)]
+            if entry.chips == tree.chips_of(region) and entry.rates == tree.corner(region):
                 found.append(region)
             else:
                 require(len(region.boxes) > 1, _PARTITION)

@@ -163,6 +163,25 @@ def test_no_chip_is_better_than_the_cores_of_its_box(
     assert (close <= loose * (1.0 + 1e-12)).all()
 
 
+def test_cores_that_no_tile_fits_hide_no_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Boxes are bounded by the cores that a tile fits; others have no feasible point."""
+    space = Space("tpuv4-lanes", num_tc=(1, 8), num_vc=(1, 4), pe_x=[64, 256], l2_tc_kib=[1, 512])
+    spec = StudySpec("t", "bert-large", tensor_parallel=(1,), space=space, **RUN)
+    study = create_study(
+        replace(spec, area=AreaSpec(model="chip")), f"sqlite:///{tmp_path / 'a.db'}"
+    )
+    flat = enumerate_space(engine_of(study), None, top=3)
+    monkeypatch.setattr(box_order, "MOST_AT_ONCE", 0)
+    monkeypatch.setattr(box_order, "HALVED", 4)
+    halved = enumerate_space(engine_of(study), None, top=3)
+    assert flat is not None and halved is not None and len(flat.top) == 3
+    assert [design.point for design in halved.top] == [design.point for design in flat.top]
+    assert halved.evaluated == flat.evaluated
+    assert halved.infeasible_proven == flat.infeasible_proven > 0
+
+
 def test_a_searched_bandwidth_of_the_global_buffer_leaves_peak_rates_alone(tmp_path: Path) -> None:
     """The tiles of products follow from it, so that cores alone do not tell the time."""
     space = Space("tpuv4-lanes", num_tc=[2, 4], glb_bytes_per_cycle=[2048, 4096])
