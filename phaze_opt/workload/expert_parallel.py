@@ -9,7 +9,7 @@ back after them; gradients go the other ways (the combine's backward is a dispat
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -73,6 +73,7 @@ def with_experts_shared_out(variant: WorkloadVariant, training: Training) -> Wor
 
 @lru_cache(maxsize=64)
 def _shared_out(variant: WorkloadVariant, sharing: _Sharing) -> WorkloadVariant:
+    """Share the experts of every layer out; see `with_experts_shared_out`."""
     if not any(layer.routed_parameters for layer in variant.layers):
         raise InputError(
             f"expert_parallel is {sharing.devices}, but the model has no routed experts; it must "
@@ -238,7 +239,7 @@ def _with_exchanges(
         joined += here
     moved: list[Tensor] = []
     for tensor in tensors:
-        moved += _moved(tensor, sent, place, lambda at: place[at])
+        moved += _moved(tensor, sent, place)
     return OperatorGraph(tuple(joined), tuple(moved))
 
 
@@ -277,14 +278,21 @@ def _exchange(
 
 
 def _moved(
-    tensor: Tensor,
-    sent: dict[int, tuple[int, bool]],
-    place: list[int],
-    new: Callable[[int], int],
+    tensor: Tensor, sent: Mapping[int, tuple[int, bool]], place: Sequence[int]
 ) -> list[Tensor]:
-    """Return a tensor among the operators with exchanges; one that is sent becomes two."""
-    writers = tuple([(new(writer), count) for writer, count in tensor.writers])
-    readers = tuple([replace(read, operator=new(read.operator)) for read in tensor.readers])
+    """Return a tensor among the operators with exchanges; one that is sent becomes two.
+
+    Parameters
+    ----------
+    tensor
+        Of the graph without exchanges.
+    sent
+        By operator that sorts or sums rows: place of its exchange, and whether that follows it.
+    place
+        New place of every operator.
+    """
+    writers = tuple([(place[writer], count) for writer, count in tensor.writers])
+    readers = tuple([replace(read, operator=place[read.operator]) for read in tensor.readers])
     here = replace(tensor, writers=writers, readers=readers)
     if tensor.kind not in ("activation", "gradient") or tensor.dtype == "int32":
         return [here]
@@ -296,9 +304,9 @@ def _moved(
     for read in tensor.readers:
         if read.operator in sent and not sent[read.operator][1]:
             at = sent[read.operator][0]
-            others = tuple([r for r in readers if r.operator != new(read.operator)])
+            others = tuple([r for r in readers if r.operator != place[read.operator]])
             made = replace(here, readers=(*others, TensorRead(at, tensor.elements)))
-            own = tuple([r for r in readers if r.operator == new(read.operator)])
+            own = tuple([r for r in readers if r.operator == place[read.operator]])
             back = Tensor(tensor.elements, tensor.dtype, tensor.kind,
                           ((at, tensor.elements),), own)  # fmt: skip
             return [made, back]
