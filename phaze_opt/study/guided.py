@@ -28,7 +28,7 @@ from phaze_opt.store.enumerations import BoundStore
 from phaze_opt.study.objective import Objective, evaluator_of
 from phaze_opt.study.samplers.bound import BestBoundFirst, BoundedParams, BoundSampler
 from phaze_opt.study.samplers.grid import Grid
-from phaze_opt.study.samplers.likely import LikelyFirst, Look
+from phaze_opt.study.samplers.likely import Look
 from phaze_opt.study.samplers.replay import Cost, CostOf
 from phaze_opt.workload.graph import Workload
 
@@ -62,11 +62,11 @@ def best_bound_first(
     """
     check_bounded(study.spec.objectives)
     points = _PointsByBound(study, workloads, reference, store)
-    likely = None
+    guess, look = None, None
     if study.spec.constraints.max_power_w is not None:
         # The best bounds are of chips that take just as much, and most of these take more.
-        likely = LikelyFirst(points.guess, _look(study, workloads, reference))
-    return BestBoundFirst(Grid.of(distributions(study.spec.space)), points, cost, likely)
+        guess, look = points.guess, _look(study, workloads, reference)
+    return BestBoundFirst(Grid.of(distributions(study.spec.space)), points, cost, guess, look)
 
 
 def _look(

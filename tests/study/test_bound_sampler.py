@@ -38,7 +38,7 @@ from phaze_opt.study.guided import bound_sampler
 from phaze_opt.study.objective import Objective
 from phaze_opt.study.samplers.bound import BestBoundFirst, BoundedParams, BoundSampler
 from phaze_opt.study.samplers.grid import Grid
-from phaze_opt.study.samplers.likely import LOOKED_AT, LikelyFirst
+from phaze_opt.study.samplers.likely import LOOKED_AT
 from phaze_opt.study.study import Study, create_study
 from phaze_opt.study.summary import summary_to_json_dict
 from phaze_opt.study.worker import suggest
@@ -129,16 +129,16 @@ def test_guesses_decide_the_order_and_no_proof(
 
     order = sorted(range(SIZE), key=lambda x: least[x])
     bounded = [({"x": x}, (0, least[x])) for x in order]
-    likely = LikelyFirst(guess, look)
-    search = BestBoundFirst(
-        Grid.of(LINE), iter(bounded), lambda trial: cost(trial.params["x"]), likely
-    )
-    tried: list[int] = []
+
+    def new_process() -> BestBoundFirst:
+        costs_of = Grid.of(LINE), iter(bounded), lambda trial: cost(trial.params["x"])
+        return BestBoundFirst(*costs_of, guess, look)
+
+    search, tried = new_process(), list[int]()
     while not search.is_proven:
         (params,) = search.next_points(1)
         tried.append(params["x"])
-        trials = [finished(number, x) for number, x in enumerate(tried)]
-        search.read(trials)
+        search.read([finished(number, x) for number, x in enumerate(tried)])
     known = [x for x in range(SIZE) if feasible[x]]
     best = min((costs[x] for x in known), default=None)
     assert len(looked) == len(set(looked)) and len(tried) == len(set(tried))
@@ -146,6 +146,10 @@ def test_guesses_decide_the_order_and_no_proof(
     assert {x for x in range(SIZE) if best is None or least[x] <= best} <= set(tried)
     seen = [x for x in looked[:LOOKED_AT] if feasible[x]]
     assert not seen or cost(tried[0]) == min(map(cost, seen))
+    again = new_process()
+    for number, x in enumerate(tried):
+        again.read([finished(earlier, x) for earlier, x in enumerate(tried[:number])])
+        assert again.next_points(1) == [{"x": x}]
 
 
 def finished(number: int, x: int) -> FrozenTrial:

@@ -19,7 +19,7 @@ from optuna.samplers import RandomSampler
 from optuna.trial import FrozenTrial, TrialState
 
 from phaze_opt.study.samplers.grid import Coordinates, Grid
-from phaze_opt.study.samplers.likely import LikelyFirst
+from phaze_opt.study.samplers.likely import Guess, LikelyFirst, Look
 from phaze_opt.study.samplers.replay import Cost, CostOf, TrialReplay
 
 if TYPE_CHECKING:
@@ -42,9 +42,10 @@ class BestBoundFirst:
         A further iteration must continue after the last point.
     cost
         Order of finished trials. Costs are compared part by part, up to the shorter cost.
-    likely
-        Orders points where bounds say little about the order; ``None`` for bounds alone. It decides
-        what is tried first, never what is proven.
+    guess, look
+        Guess and find out costs of points where bounds say little about the order, see
+        `LikelyFirst`; ``None`` for bounds alone. They decide what is tried first, never what is
+        proven.
 
     Attributes
     ----------
@@ -57,10 +58,13 @@ class BestBoundFirst:
         grid: Grid,
         points: Iterable[BoundedParams],
         cost: CostOf,
-        likely: LikelyFirst | None = None,
+        guess: Guess | None = None,
+        look: Look | None = None,
     ) -> None:
         self.grid = grid
-        self._likely = likely
+        self._likely = None
+        if guess is not None and look is not None:
+            self._likely = LikelyFirst(self._all, guess, look)
         self._points = points
         self._rest = iter(points)
         self._opened: list[tuple[Coordinates, Mapping[str, Any], Cost]] = []
@@ -104,6 +108,10 @@ class BestBoundFirst:
         if self._likely is None:
             return [params for _, params in islice(left, number)]
         return self._likely.first(left, number, self._tried.lowest)
+
+    def _all(self) -> Iterator[tuple[Coordinates, Mapping[str, Any]]]:
+        """Yield all points."""
+        return ((point, params) for _, point, params, _ in self._from(0))
 
     def _left(
         self, is_taken: Callable[[Mapping[str, Any]], bool], *, beyond: bool

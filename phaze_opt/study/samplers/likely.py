@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
+from phaze_opt.on_demand import cached_property
 from phaze_opt.study.samplers.grid import Coordinates
 from phaze_opt.study.samplers.replay import Cost
 
@@ -28,84 +29,92 @@ GUESSED, MOST_GUESSED = 1024, 8192
 """Number of points, in the order of their least costs, whose costs are guessed; up to the largest
 number while too few guesses are feasible."""
 
-LOOKED_AT, MOST_LOOKED_AT = 16, 256
-"""Number of points that are looked at together, and at most, by one process."""
+LOOKED_AT, ROUNDS = 16, 6
+"""Number of points that are looked at together; and how often, apart from the times at which all of
+them were infeasible."""
 
-Points = list[tuple[Coordinates, Mapping[str, Any]]]
+Points = Iterable[tuple[Coordinates, Mapping[str, Any]]]
 
 
 class LikelyFirst:
     """Orders points by a guess of their costs, and by the costs of those that it looked at.
 
+    Which points it looks at follows from the study alone, so that the order of a stopped study that
+    goes on is that of one without a stop.
+
     Parameters
     ----------
+    points
+        All points, in the order of their least costs.
     guess
-        Guesses the costs; the more carefully, the more of the points that were looked at failed.
+        Guesses the costs, the more carefully the more often all points were infeasible.
     look
         Evaluates a point.
     """
 
-    def __init__(self, guess: Guess, look: Look) -> None:
-        self._guess, self._look = guess, look
-        self._care = 0
+    def __init__(self, points: Callable[[], Points], guess: Guess, look: Look) -> None:
+        self._points, self._guess, self._look = points, guess, look
         self._guesses: dict[tuple[Coordinates, int], Cost] = {}
-        self._known: dict[Coordinates, Cost] = {}
 
-    def first(
-        self,
-        points: Iterable[tuple[Coordinates, Mapping[str, Any]]],
-        number: int,
-        best: Cost | None,
-    ) -> list[Mapping[str, Any]]:
+    def first(self, left: Points, number: int, best: Cost | None) -> list[Mapping[str, Any]]:
         """Return the parameters of the likeliest points.
 
         Parameters
         ----------
-        points
+        left
             Points without a trial, in the order of their least costs.
         number
             Largest number of points to return.
         best
             The lowest cost of a trial.
         """
-        likely = self._guessed(points, number)
-        while len(self._known) < MOST_LOOKED_AT:
-            new = [pair for pair in likely if pair[0] not in self._known][:LOOKED_AT]
+        care, known = self._looked_at
+        likely = self._guessed(left, care, number)
+
+        def key(pair: tuple[Coordinates, Mapping[str, Any]]) -> tuple[int, Cost]:
+            """Let points that are not looked at come after better ones, and before others."""
+            point, _ = pair
+            cost = known.get(point)
+            if cost is None:
+                return 1, self._guesses[point, care]
+            is_better = cost[0] == 0 and (best is None or cost < best)
+            return 0 if is_better else 2, cost
+
+        return [params for _, params in sorted(likely, key=key)[:number]]
+
+    @cached_property
+    def _looked_at(self) -> tuple[int, Mapping[Coordinates, Cost]]:
+        """How careful a guess has to be, and the costs of the points that were looked at."""
+        care, known = 0, dict[Coordinates, Cost]()
+        likely = self._guessed(self._points(), care, LOOKED_AT)
+        rounds = 0
+        while rounds < ROUNDS:
+            new = [pair for pair in likely if pair[0] not in known][:LOOKED_AT]
             if not new:
                 break
-            for point, params in new:
-                self._known[point] = self._look(params)
-            if self._care == MOST_CARE or any(self._known[point][0] == 0 for point, _ in new):
-                break
-            self._care += 1
-            likely = self._guessed((pair for pair in likely), number)
-        likely.sort(key=lambda pair: self._key(pair[0], best))
-        return [params for _, params in likely[:number]]
+            costs = {point: self._look(params) for point, params in new}
+            known.update(costs)
+            if care < MOST_CARE and all(cost[0] != 0 for cost in costs.values()):
+                care += 1
+                likely = self._guessed(self._points(), care, LOOKED_AT)
+            else:
+                rounds += 1
+        return care, known
 
     def _guessed(
-        self, points: Iterable[tuple[Coordinates, Mapping[str, Any]]], number: int
-    ) -> Points:
+        self, points: Points, care: int, number: int
+    ) -> list[tuple[Coordinates, Mapping[str, Any]]]:
         """Return the first points, sorted by their guessed costs."""
-        rest, care, guesses = iter(points), self._care, self._guesses
-        likely: Points = []
+        rest, guesses = iter(points), self._guesses
+        likely: list[tuple[Coordinates, Mapping[str, Any]]] = []
         while len(likely) < MOST_GUESSED:
             some = list(islice(rest, GUESSED))
             new = [pair for pair in some if (pair[0], care) not in guesses]
             costs = self._guess([params for _, params in new], care)
-            guesses.update(
-                ((point, care), cost) for (point, _), cost in zip(new, costs, strict=True)
-            )
+            keys = [(point, care) for point, _ in new]
+            guesses.update(zip(keys, costs, strict=True))
             likely += some
             feasible = sum(guesses[point, care][0] == 0 for point, _ in likely)
             if feasible >= number or len(some) < GUESSED:
                 break
-        likely.sort(key=lambda pair: guesses[pair[0], care])
-        return likely
-
-    def _key(self, point: Coordinates, best: Cost | None) -> tuple[int, Cost]:
-        """Sort key: points known to be better than the best, points not looked at, known others."""
-        known = self._known.get(point)
-        if known is None:
-            return 1, self._guesses[point, self._care]
-        is_better = known[0] == 0 and (best is None or known < best)
-        return 0 if is_better else 2, known
+        return sorted(likely, key=lambda pair: guesses[pair[0], care])
