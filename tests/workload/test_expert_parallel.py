@@ -1,5 +1,6 @@
 """Laws of models whose routed experts are shared out among devices."""
 
+import functools
 from collections import Counter
 from dataclasses import replace
 from typing import Any
@@ -120,22 +121,22 @@ def test_imbalance_is_rows_of_no_model(model: str, devices: int, factor: float) 
                 assert own_sent.tokens <= more_sent.tokens <= factor * own_sent.tokens + 1
 
 
+@functools.cache
+def _of_experts(count: int, tensor: int) -> WorkloadVariant:
+    config = model_config(MODELS[0])
+    assert config.experts
+    of_count = replace(config, experts=replace(config.experts, count=count))
+    return capture_transformer(
+        of_count, tensor_parallel=tensor, microbatch=1, sequence_parallel=False
+    )
+
+
 @settings(max_examples=10, deadline=None)
 @given(st.sampled_from([1, 2]), st.sampled_from([2, 4, 8]))
 def test_more_experts_per_device_never_change_the_active_flops(tensor: int, devices: int) -> None:
     """Only the router's grow with the experts."""
     config = model_config(MODELS[0])
-    assert config.experts
-    many = replace(config, experts=replace(config.experts, count=64))
-    few, more = (
-        _shared(
-            capture_transformer(
-                each, tensor_parallel=tensor, microbatch=1, sequence_parallel=False
-            ),
-            devices,
-        )
-        for each in (config, many)
-    )
+    few, more = (_shared(_of_experts(count, tensor), devices) for count in (8, 64))
     router = 2 * config.sequence * config.hidden * (64 - 8) * config.layers
     assert tensor * (more.forward_flops - few.forward_flops) == router
 
