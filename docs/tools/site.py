@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Any
 
 import nbformat
@@ -29,9 +30,7 @@ def on_files(files: Files, config: Any) -> Files:
         listed = files.get_file_from_path(f"notebooks/{notebook.name}")
         if listed is not None:
             files.remove(listed)
-        files.append(
-            File.generated(config, place, content=notebook_page(nbformat.read(notebook, 4)))
-        )
+        files.append(File.generated(config, place, content=notebook_page(notebook)))
     return files
 
 
@@ -43,8 +42,9 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     return _PART.sub(lambda part: PARTS[part[1]](), text)
 
 
-def notebook_page(notebook: Any) -> str:
+def notebook_page(path: Path) -> str:
     """Write a notebook as a page: its text, its code, and what the code printed."""
+    notebook = nbformat.reads(path.read_text("utf-8"), 4)
     parts = []
     for cell in notebook.cells:
         if cell.cell_type == "markdown":

@@ -42,7 +42,7 @@ _TLS_REQUEST, _GSS_REQUEST = 80877103, 80877104
 def recipe() -> list[str]:
     """Return the statements with which docs/postgresql.md makes the role of the workers."""
     document = (ROOT / "docs" / "postgresql.md").read_text(encoding="utf-8")
-    (block,) = re.findall(r"```sql\n(.*?)```", document, re.DOTALL)
+    (block,) = re.findall(r"```sql [^\n]*\n(.*?)```", document, re.DOTALL)
     return [statement for statement in block.split(";") if statement.strip()]
 
 
