@@ -74,7 +74,7 @@ docs-update: $(DOCS_STAMP)
 
 # Wheel and sdist into dist, each tried in fresh environments of the Pythons that are there.
 release: $(DOCS_STAMP)
-	$(BIN)/python -m docs.tools.release
+	$(BIN)/python -m docs.tools.release $(OPTIONS)
 
 clean:
 	rm -rf .venv build dist *.egg-info
