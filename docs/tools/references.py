@@ -77,6 +77,16 @@ def _command(command: Any, path: str) -> Iterator[str]:
         yield from _command(other, f"{path} {name}")
 
 
+_TYPE_NAMES = {
+    "str": "text",
+    "int": "whole number",
+    "int range": "whole number",
+    "float": "number",
+    "path": "file",
+}
+"""Types of options in words."""
+
+
 def _option(option: Any) -> tuple[str, str, str, str] | None:
     """Return the row of one option or argument, ``None`` of those that every command has."""
     if option.name in ("help", "install_completion", "show_completion"):
@@ -86,7 +96,8 @@ def _option(option: Any) -> tuple[str, str, str, str] | None:
     name = option.make_metavar(None) if positional else ", ".join(map(code, names))
     choices = getattr(option.type, "choices", None)
     is_flag = getattr(option, "is_flag", False)
-    value = " ".join(map(code, choices)) if choices else ("" if is_flag else option.type.name)
+    kind = "" if is_flag else _TYPE_NAMES.get(option.type.name, option.type.name)
+    value = " ".join(map(code, choices)) if choices else kind
     default = option.default
     shown = (
         "" if default in (None, False, True, (), []) or callable(default) else code(str(default))

@@ -50,7 +50,8 @@ def notebook_page(path: Path) -> str:
         if cell.cell_type == "markdown":
             parts.append(cell.source)
             continue
-        parts.append(f"```python\n{cell.source}\n```")
+        language = "bash" if cell.source.startswith("%%bash") else "python"
+        parts.append(f"```{language}\n{cell.source}\n```")
         for output in cell.get("outputs", ()):
             text = output.get("text") or output.get("data", {}).get("text/plain", "")
             parts.append(f"```text\n{text.rstrip()}\n```")
