@@ -57,6 +57,7 @@ def test_only_measured_chips_have_rates_of_arrays_and_bursts() -> None:
     with_burst = {p.name for p in presets if p.accelerator.calibration.burst_clock_hz is not None}
     limited = {p.name for p in presets if p.accelerator.in_burst is not p.accelerator} - with_burst
     measured = {"a100-40", "a100-80", "a100-pcie", "h100", "h100-96-500w", "h200", "b200", "l40s"}
+    measured |= {"gb300"}
     taken_over = {"tpuv6e", "gb200", "b300", "mi300x"}
     assert with_arrays == measured | taken_over
     assert all(
@@ -64,7 +65,7 @@ def test_only_measured_chips_have_rates_of_arrays_and_bursts() -> None:
         for p in presets
         if p.name in taken_over
     )
-    assert with_burst == {"h100", "h200", "l40s"}
+    assert with_burst == {"h100", "h200", "l40s", "gb300"}
     assert limited == {"h100-96-500w", "b200"}  # whose long runs were measured
 
 

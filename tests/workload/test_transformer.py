@@ -385,7 +385,7 @@ def test_a_framework_runs_norms_and_rotary_positions_kernel_by_kernel() -> None:
 def test_a_compiler_fuses_all_but_complex_numbers() -> None:
     """Bytes per element of Llama's code behind a compiler of single blocks, counted by hand.
 
-    A norm reads and writes (2 + 2), the gate reads two and writes one (6); a cast (2 + 4), a complex
+    A norm reads and writes (2 + 2), a gate reads two and writes one (6); a cast (2 + 4), a complex
     product (4 + 4) and a cast back (4 + 2) turn queries and keys, and the last of a key is one
     kernel with its copies. Residual sums read two. Forward and backward run the same products
     whatever the kernels are.

@@ -113,7 +113,7 @@ def _gated_activation(node: fx.Node) -> tuple[NodeWork, ...]:
 
 
 def _gated_activation_backward(node: fx.Node) -> tuple[NodeWork, ...]:
-    """Return the gradients of an activation, computed again for that of its gate, and of its gate."""
+    """Return the gradients of an activation, which is computed again, and of its gate."""
     gradient, activation = value_of(node.args[0]), _ACTIVATIONS[cast(str, node.args[-1])]
     kinds = (activation, "multiply", "multiply", f"{activation}_backward")
     return (NodeWork(vector=tuple(rows_of(kind, gradient) for kind in kinds)),)

@@ -1,4 +1,4 @@
-"""Fused kernels that ATen lacks, as traced operators: attention, rotary positions, norm, gate, loss.
+"""Fused kernels that ATen lacks, as traced operators: attention, positions, norm, gate and loss.
 
 Each is one operator per direction, as in real training stacks. Capture runs on meta tensors, so an
 operator computes shapes and nothing else.
