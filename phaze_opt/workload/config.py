@@ -34,7 +34,7 @@ _CHOICES = {
     "positions": ("learned", "rotary", "relative"),
     "attention": ("eager", "flash"),
     "head": ("language_model", "masked_language_model", "classifier"),
-    "kernels": ("fused", "framework"),
+    "kernels": ("fused", "compiled", "framework"),
 }
 
 
@@ -116,7 +116,9 @@ class TransformerConfig:
         Whether root-mean-square norms and rotary positions are ``fused`` kernels, or what a
         ``framework`` runs for them where nothing is compiled: casts to fp32 and back around one
         kernel per operator, and shared key and value heads copied for every query head (torchtitan
-        without compilation).
+        without compilation). ``compiled`` is the same code behind a compiler of single blocks: one
+        kernel for a norm, and for an activation with its gate, but rotary positions as complex
+        numbers and copied heads (torchtitan with compiled blocks).
     encoder_layers
         Blocks of an encoder, whose result every one of the ``layers`` decoder blocks attends to
         (T5); 0 for none.
@@ -161,7 +163,7 @@ class TransformerConfig:
     bias: bool = True
     head: Literal["language_model", "masked_language_model", "classifier"] = "language_model"
     tied: bool = True
-    kernels: Literal["fused", "framework"] = "fused"
+    kernels: Literal["fused", "compiled", "framework"] = "fused"
     windows: tuple[int, ...] = ()
     residual: Literal["sequential", "parallel", "parallel_shared_norm"] = "sequential"
     rotary_elements: int = 0

@@ -57,7 +57,7 @@ class RmsNorm(nn.Module):
 def norm_of(config: TransformerConfig, size: int) -> nn.Module:
     """Return the normalisation of a transformer, along the last dimension."""
     if config.norm == "rms_norm":
-        return RmsNorm(size, fused=config.kernels == "fused")
+        return RmsNorm(size, fused=config.kernels != "framework")
     return nn.LayerNorm(size, device="meta", dtype=DTYPE)
 
 
@@ -134,7 +134,7 @@ class Attention(_AttentionCore):
         else:
             # Sine and cosine of every pair, as two numbers or as a complex one.
             shape, dtype = (config.sequence, config.rotary_size), torch.float32
-            if config.kernels == "framework":
+            if config.kernels != "fused":
                 shape, dtype = (config.sequence, config.rotary_size // 2), torch.complex64
             self.register_buffer("table", torch.empty(shape, dtype=dtype, device="meta"))
         bias = _either(config.query_key_value_bias, config.bias)
@@ -159,7 +159,7 @@ class Attention(_AttentionCore):
         if len(projected) == 3:
             query, key, value = (y.view(*y.shape[:2], -1, size) for y in projected)
             query, key = self._normalised(query, key)
-            if self.config.kernels == "framework":
+            if self.config.kernels != "fused":
                 query, key = (self._rotate(y) for y in (query, key))
                 return query, self.share(key), self.share(value)
             query, key = (kernels.rotary(y, self.table, False) for y in (query, key))
@@ -190,7 +190,7 @@ class Attention(_AttentionCore):
         if not config.query_key_norm:
             return []
         if config.head_norm == "unweighted":
-            fused = config.kernels == "fused"
+            fused = config.kernels != "framework"
             return [RmsNorm(config.head_size, fused=fused, weighted=False) for _ in range(2)]
         heads = (self.heads, self.kv_heads) if config.head_norm == "whole" else (1, 1)
         return [norm_of(config, count * config.head_size) for count in heads]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from torch import Tensor, nn
 from torch.nn import functional
 
+from phaze_opt.workload.capture import kernels
 from phaze_opt.workload.capture.attention import dropout
 from phaze_opt.workload.capture.tensor_parallel import (
     ColumnParallelLinear,
@@ -21,6 +22,7 @@ class FeedForward(nn.Module):
     def __init__(self, config: TransformerConfig, group: TensorGroup, width: int = 0) -> None:
         super().__init__()
         self.activation, self.inner_dropout = config.activation, config.inner_dropout
+        self.compiled = config.kernels == "compiled"
         inner = width or config.inner
         outputs = (inner,) * (2 if is_gated(config.activation) else 1)
         self.up = ColumnParallelLinear(config.hidden, outputs, config.bias, group)
@@ -29,6 +31,10 @@ class FeedForward(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Return the network's result."""
         first, *gated = self.up(x)
+        if self.compiled and gated:
+            inner = kernels.gated_activation(first, *gated, self.activation)
+            result: Tensor = self.down(dropout(inner, self.inner_dropout))
+            return result
         if self.activation == "swiglu":
             inner = functional.silu(first)
         elif self.activation == "relu":

@@ -1,4 +1,4 @@
-"""Fused kernels that ATen lacks, as traced operators: attention, rotary positions, norm and loss.
+"""Fused kernels that ATen lacks, as traced operators: attention, positions, norm, gate and loss.
 
 Each is one operator per direction, as in real training stacks. Capture runs on meta tensors, so an
 operator computes shapes and nothing else.
@@ -211,6 +211,26 @@ def rotary(x: Tensor, table: Tensor, inverse: bool) -> Tensor:
 
 
 differentiate(rotary, rotary, lambda inputs, _: (inputs[1], True))
+
+
+@shape_only
+def gated_activation(first: Tensor, second: Tensor, kind: str) -> Tensor:
+    """Return the product of an activation and its gate, as a compiler makes one kernel of both.
+
+    The backward computes the activation again from its operand.
+    """
+    return torch.empty_like(first)
+
+
+@shape_only
+def gated_activation_backward(
+    gradient: Tensor, first: Tensor, second: Tensor, kind: str
+) -> tuple[Tensor, Tensor]:
+    """Return the gradients of both operands."""
+    return torch.empty_like(first), torch.empty_like(second)
+
+
+differentiate(gated_activation, gated_activation_backward, lambda inputs, _: tuple(inputs))
 
 
 @shape_only
