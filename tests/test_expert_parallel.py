@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from typing import Any
 
@@ -11,7 +12,14 @@ from hypothesis import strategies as st
 
 from phaze_opt.degrees import Degrees
 from phaze_opt.errors import InputError
-from phaze_opt.evaluation import Evaluation, evaluate
+from phaze_opt.evaluation import (
+    Evaluation,
+    evaluate,
+    evaluation_from_json_dict,
+    evaluation_to_json_dict,
+)
+from phaze_opt.explanation.explain import explain
+from phaze_opt.report.words import placement_words
 from phaze_opt.spec.freezing import freeze
 from phaze_opt.spec.space import Space
 from phaze_opt.spec.study_spec import StudySpec
@@ -46,6 +54,35 @@ def test_a_placement_states_the_devices_of_experts() -> None:
     assert stated == point("2x8x1", dispatcher="deepep", expert_parallel=4)
     with pytest.raises(InputError, match="expert_parallel is 2, but the placement 2x8x1x4"):
         point("2x8x1x4", expert_parallel=2)
+
+
+def test_an_answer_states_the_devices_of_experts() -> None:
+    """In JSON, in words, and when it is read back; and the exchanges have a name of their own."""
+    stated = point("2x8x1x4", dispatcher="deepep")
+    assert stated.placement and stated.placement.expert == 4
+    plain = evaluation_to_json_dict(stated)
+    assert plain["placement"]["expert"] == 4
+    assert evaluation_from_json_dict(json.loads(json.dumps(plain))) == stated
+    assert "experts shared out over 4 (2x8x1x4)" in placement_words(stated.placement)
+    dense = point("2x8x1").placement
+    assert dense and dense.degrees_text == "2x8x1" and "experts" not in placement_words(dense)
+
+
+@pytest.mark.parametrize("placement", ["1x8x2x4", "1x8x1x4", "1x8x2"])
+def test_an_explanation_names_exchanges_apart_from_collectives(placement: str) -> None:
+    """What the stage does still adds up, and each kind is there where its group is."""
+    reasons = explain(MODEL, "h100", "dgx-h100", TRAINING, placement, devices=16)
+    stage = reasons.stage
+    assert stage is not None
+    assert sum(stage.parts_s.values()) == pytest.approx(seconds(reasons.evaluation))
+    degrees = Degrees.of_text(placement)
+    assert degrees
+    assert (stage.parts_s.get("token_exchanges", 0.0) > 0.0) == (degrees.expert > 1)
+    assert (stage.parts_s["tensor_collectives"] > 0.0) == (degrees.tensor > 1)
+    for each in stage.communication:
+        if each.kind in ("token_exchanges", "tensor_collectives"):
+            present = degrees.expert if each.kind == "token_exchanges" else degrees.tensor
+            assert (each.sent_bytes > 0.0) == (each.total_s > 0.0) == (present > 1)
 
 
 def test_one_device_has_all_experts_whatever_would_send_tokens() -> None:

@@ -238,6 +238,11 @@ class Operator:
     surplus_flops: Size | UnsetType = UNSET
 
     @property
+    def is_exchange(self) -> bool:
+        """Whether it sends tokens to the devices of their experts, or results back."""
+        return self.collective is not None and bool(self.collective.exchange)
+
+    @property
     def flops(self) -> int:
         """Floating-point operations of the GEMMs (vector work is not counted, as usual for MFU)."""
         return sum(gemm.flops for gemm in self.gemms)

@@ -13,7 +13,7 @@ from phaze_opt.training import Training
 from phaze_opt.workload.capture.transformer import capture_transformer
 from phaze_opt.workload.expert_parallel import with_experts_shared_out
 from phaze_opt.workload.fusion import fuse
-from phaze_opt.workload.graph import Layer, Operator, OperatorGraph, TokenExchange, WorkloadVariant
+from phaze_opt.workload.graph import Layer, OperatorGraph, TokenExchange, WorkloadVariant
 from phaze_opt.workload.zoo import load_workload, model_config
 
 MODELS = (
@@ -39,10 +39,6 @@ def _weight_bytes(graph: OperatorGraph, kind: str) -> int:
     return sum(
         tensor.elements * tensor.element_bytes for tensor in graph.tensors if tensor.kind == kind
     )
-
-
-def _is_exchange(operator: Operator) -> bool:
-    return operator.collective is not None and bool(operator.collective.exchange)
 
 
 def _exchanges(graph: OperatorGraph) -> list[tuple[str, TokenExchange]]:
@@ -93,7 +89,7 @@ def test_rows_are_sent_there_and_back(model: str, tensor: tuple[int, bool], devi
             *(True, False, False, False)
         ]
         for graph, before in zip(_passes(own), _passes(layer), strict=True):
-            others = [op.id for op in graph.operators if not _is_exchange(op)]
+            others = [op.id for op in graph.operators if not op.is_exchange]
             assert others == [operator.id for operator in before.operators]
             for tensor_ in graph.tensors:
                 writers = [writer for writer, _ in tensor_.writers]
