@@ -293,11 +293,6 @@ class Training:
                 f"expert_imbalance is {self.expert_imbalance}, but it must be between 1 and "
                 f"{MOST_IMBALANCE:g}."
             )
-        if self.expert_parallel > 1 and self.zero > 1:
-            raise InputError(
-                f"zero is {self.zero}, but with an expert_parallel of {self.expert_parallel} it "
-                "must be 0 or 1: shards of gradients and weights over two groups are not modelled."
-            )
 
     def microbatches(self, data: Replicas) -> Replicas:
         """Return how many microbatches each of some replicas runs per batch.

@@ -38,7 +38,7 @@ HANDLED: Mapping[str, Mapping[str, tuple[object, ...]]] = {
         "global_batch": _EVERY,
         "pipeline_schedule": ("1f1b", "gpipe", "interleaved"),
         "interleave": _EVERY,
-        # Of the variant and of the replicas: what routed experts exchange is left out of bounds.
+        # Of the variant and of the replicas.
         "expert_parallel": _EVERY,
         "dispatcher": ("nccl", "deepep", "hybridep", "ideal"),
         "expert_imbalance": _EVERY,

@@ -355,9 +355,11 @@ class CandidateCosts:
             alone,
         )
 
-    def own_parameters(self, tensor: int) -> int:
-        """Count the parameters of all layers of a degree, tied ones with each that holds them."""
-        return sum(self.replicated(tensor).held.parameters.own)
+    def added_up(self, tensor: int) -> int:
+        """Count the parameters of all layers as `HeldBytes`, tied ones with each holder."""
+        parameters = self.replicated(tensor).held.parameters
+        shared = self.problem.training.zero >= 2
+        return sum(parameters.own) + (sum(parameters.elsewhere) if shared else 0)
 
     def replicated(self, tensor: int) -> ReplicatedLayers:
         """Return the layers of one tensor degree, as replicas exchange them."""

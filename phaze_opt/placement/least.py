@@ -140,7 +140,7 @@ class LeastPlacement:
         """
         seconds, chips = self._columns(layers, rates)
         if self.training.expert_parallel > 1:
-            # What replicas exchange of routed experts is not in the candidates.
+            # Replicas step and add up experts of others, which is not in the candidates.
             return np.full(len(chips), np.inf)
         layers_s = seconds[:, :, self._distinct].sum(axis=(1, 2))
         answers = np.full(len(chips), np.inf)

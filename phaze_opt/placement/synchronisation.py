@@ -11,6 +11,9 @@ ZeRO  gradients                              weights
 3     reduce-scatter per microbatch          all-gather for every forward and backward
 ====  =====================================  ==========================================
 
+Routed experts that are shared out are exchanged among the replicas that have the same ones
+(`GroupTerms`), all else among all.
+
 Without overlap, ZeRO 0 and 1 exchange the whole stage at once (as Megatron-LM did in 2021), ZeRO 2
 and 3 layer by layer, since they never hold more. With overlap all go layer by layer through the
 queues of `phaze_opt.placement.overlap`; where that would take longer than the whole stage at once,

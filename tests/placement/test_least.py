@@ -25,7 +25,7 @@ from phaze_opt.placement.placement_problem import ChipRates, PlacementProblem
 from phaze_opt.placement.solve_placement import solve_placement
 from phaze_opt.training import Training
 from tests.benchmarks.test_bench_placement import transformer
-from tests.placement.strategies import problems, seconds, with_link
+from tests.placement.strategies import problems, seconds, with_experts, with_link
 
 SLACK = 1.0 + 1e-9
 
@@ -44,7 +44,7 @@ levels = st.lists(
 @st.composite
 def training_problems(draw: st.DrawFn, interleave: bool = False) -> PlacementProblem:
     """Draw layers, any graph of them, a cluster, and every option of training."""
-    problem = draw(problems(most_layers=7, most_devices=16))
+    problem = draw(with_experts(problems(most_layers=7, most_devices=16)))
     count = len(next(iter(problem.layers.values())))
     if draw(st.booleans()):
         pairs = [(i, j) for i in range(count) for j in range(i + 1, count)]
@@ -55,16 +55,10 @@ def training_problems(draw: st.DrawFn, interleave: bool = False) -> PlacementPro
     def again(passes: LayerPasses) -> LayerPasses:
         return passes._replace(recompute=PassCost(recompute * passes.forward.seconds))
 
-    experts = draw(st.sampled_from([1, 1, 2, 4]))
-
-    def shared_out(layer: LayerCost) -> LayerCost:
-        routed = (layer.parameters - layer.tied_parameters) // 2 if experts > 1 else 0
-        return replace(layer, routed_parameters=routed, elsewhere_parameters=routed * (experts - 1))
-
     layers = {
         tensor_degree: tuple(
             replace(
-                shared_out(layer),
+                layer,
                 passes=again(with_link(layer.passes, *[link * (tensor_degree > 1)] * 2)),
             )
             for layer in chain
@@ -80,8 +74,7 @@ def training_problems(draw: st.DrawFn, interleave: bool = False) -> PlacementPro
         problem.training,
         global_batch=draw(st.sampled_from([problem.training.global_batch, 12, 64])),
         recompute="full" if recompute else "none",
-        zero=draw(st.integers(0, 3 if experts == 1 else 1)),
-        expert_parallel=experts,
+        zero=draw(st.integers(0, 3)),
         overlap=draw(st.sampled_from(["none", "partial", "data", "all"])),
         gradient_dtype=draw(st.sampled_from([None, "fp32", "bf16"])),
         pipeline_schedule=schedule,

@@ -158,7 +158,6 @@ def test_one_device_changes_nothing() -> None:
         (MODELS[0], {"devices": 3}, "must divide the 8 experts"),
         (MODELS[0], {"devices": 16}, "must divide the 8 experts"),
         ("gpt2-small", {"devices": 2}, "no routed experts"),
-        (MODELS[0], {"devices": 2, "zero": 2}, "zero is 2"),
         (MODELS[0], {"devices": 2, "expert_imbalance": 0.5}, "expert_imbalance is 0.5"),
         (MODELS[0], {"devices": 0}, "expert_parallel is 0"),
     ],
