@@ -7,11 +7,15 @@ where it is fanned out. A device's own share stays with it, so that one device s
 
 What takes longest decides: the links, or the multiprocessors of a dispatcher at a rate each, which
 counts the own share too: `DirectionRates.seconds`, with constants in ``data/dispatchers.toml``.
+Over several domains they move a token twice (DeepEP's kernels between nodes): from its device to
+the buffers of the network adapter, a copy for every domain, and from what comes into a device's own
+domain to the devices there. The constants are those of one domain for both ways.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -47,12 +51,28 @@ class DirectionRates:
     destination_s: float
     most_bytes_per_s: float
 
-    def seconds(self, tokens: int, token_bytes: int, copies: float, multiprocessors: int) -> float:
-        """Return the seconds to send tokens of so many bytes and copies with multiprocessors."""
-        copied_bytes = tokens * token_bytes * copies
-        each_s = copied_bytes / self.stream_bytes_per_s
-        each_s += tokens * token_bytes / self.token_bytes_per_s
-        each_s += tokens * (self.token_s + copies * self.destination_s)
+    def seconds(
+        self, tokens: int, token_bytes: int, copies: Sequence[float], multiprocessors: int
+    ) -> float:
+        """Return the seconds to send tokens with multiprocessors.
+
+        Parameters
+        ----------
+        tokens, token_bytes
+            Of a device.
+        copies
+            Of a token after every way: the copies of one are the tokens of the next.
+        multiprocessors
+            How many work on it.
+        """
+        each_s, sent = 0.0, float(tokens)
+        for after in copies:
+            made = tokens * after
+            each_s += made * token_bytes / self.stream_bytes_per_s
+            each_s += sent * token_bytes / self.token_bytes_per_s
+            each_s += sent * self.token_s + made * self.destination_s
+            sent = made
+        copied_bytes = sent * token_bytes
         return self.latency_s + max(each_s / multiprocessors, copied_bytes / self.most_bytes_per_s)
 
 
@@ -158,21 +178,23 @@ def exchange_cost(
     routed = exchange.experts, exchange.top_k
     levels = cluster.levels[: outermost_level(devices, cluster, stride) + 1]
     sent, time_s, below = [], 0.0, 1
+    after: list[float] = []
     for level, joined in zip(levels, members_joined(devices, cluster, stride), strict=True):
         # To devices that differ at this level only; a unit of the level below takes one copy.
         inside = joined / below
-        copies = destinations(devices / below, *routed) * (inside - 1.0) / inside
+        units = destinations(devices / below, *routed)
+        copies = units * (inside - 1.0) / inside
         sent.append(size_bytes * copies)
         if copies > 0.0:
+            after.insert(0, units)
             latency_s = level.latency_s if rates else 0.0
             time_s = max(time_s, latency_s + sent[-1] / level.sustained_bytes_per_s)
         below = joined
     sent += [0.0] * (len(cluster.levels) - len(sent))
     if rates:
         direction = rates.dispatch if is_dispatch else rates.combine
-        copies = destinations(devices, *routed)
         taken = multiprocessors or rates.multiprocessors
-        sending = exchange.tokens, exchange.row_bytes, copies, taken
+        sending = exchange.tokens, exchange.row_bytes, after, taken
         time_s = max(time_s, direction.seconds(*sending))
         time_s += exchange.plans * rates.layout_s
     return CollectiveCost(exchange.dispatcher, time_s, tuple(sent))
