@@ -1,9 +1,10 @@
 """What it costs to send tokens to the devices of their experts, and results back.
 
 With uniform routing, a token with ``k`` of ``E`` experts goes to ``D(g) = g · (1 − C(E − E/g, k) /
-C(E, k))`` of ``g`` equal groups of devices. NCCL's all-to-all sends every chosen row; other
-dispatchers send a token once to every device inside a scale-up domain, and once to every domain,
-where it is fanned out. A device's own share stays with it, so that one device sends nothing.
+C(E, k))`` of ``g`` equal units of devices (`destinations`). NCCL's all-to-all sends every chosen
+row; other dispatchers send a token once to every device inside a scale-up domain, and once to every
+domain, where it is fanned out. A device's own share stays with it, so that one device sends
+nothing.
 
 What takes longest decides: the links, or the multiprocessors of a dispatcher at a rate each, which
 counts the own share too: `DirectionRates.seconds`, with constants in ``data/dispatchers.toml``.
@@ -113,19 +114,45 @@ def dispatcher_rates(dispatcher: Dispatcher, cluster: Cluster) -> DispatcherRate
     return next((row for row in reversed(rows) if row.link_bytes_per_s <= link_bytes_per_s), None)
 
 
-def destinations(groups: float, experts: int, top_k: int) -> float:
-    """Return how many of some equal groups of experts a token goes to, uniformly routed.
+def destinations(
+    units: float, experts: int, top_k: int, groups: int = 1, top_groups: int = 1
+) -> float:
+    """Return how many of some equal units of devices a token goes to, uniformly routed.
 
     Parameters
     ----------
-    groups
-        How many there are.
+    units
+        How many there are, which hold equally many experts.
     experts, top_k
         Routed experts, and those of a token, all different.
+    groups, top_groups
+        Of experts, and from how many of them those of a token are chosen: uniformly, and uniformly
+        in these. Where units and groups do not divide one another, as if in all groups, but no more
+        units than so many groups have.
     """
-    outside = experts - experts / groups
-    missed = math.prod(max(outside - i, 0.0) / (experts - i) for i in range(top_k))
-    return groups * (1.0 - missed)
+    if groups == top_groups:
+        return units * (1.0 - _missed(experts, experts / units, top_k))
+    open_experts = top_groups * experts // groups
+    if groups % units == 0:
+        inside = int(groups / units)
+        missed = sum(
+            math.comb(inside, chosen)
+            * math.comb(groups - inside, top_groups - chosen)
+            * _missed(open_experts, chosen * experts // groups, top_k)
+            for chosen in range(min(inside, top_groups) + 1)
+        )
+        return units * (1.0 - missed / math.comb(groups, top_groups))
+    if units % groups == 0:
+        hit = 1.0 - _missed(open_experts, experts / units, top_k)
+        return units * hit * top_groups / groups
+    anywhere = units * (1.0 - _missed(experts, experts / units, top_k))
+    return min(anywhere, top_groups * max(1.0, units / groups))
+
+
+def _missed(experts: int, own: float, top_k: int) -> float:
+    """Return the share of tokens none of whose experts are among some of those they may have."""
+    outside = experts - own
+    return math.prod(max(outside - i, 0.0) / (experts - i) for i in range(top_k))
 
 
 def operator_cost(collective: Collective, tensor: int, cluster: Cluster) -> CollectiveCost:
@@ -175,7 +202,7 @@ def exchange_cost(
     if devices == 1 or exchange.dispatcher == "nccl":
         return collective_cost("all_to_all", size_bytes * exchange.top_k, devices, cluster, stride)
     rates = dispatcher_rates(exchange.dispatcher, cluster)
-    routed = exchange.experts, exchange.top_k
+    routed = exchange.experts, exchange.top_k, exchange.groups, exchange.top_groups
     levels = cluster.levels[: outermost_level(devices, cluster, stride) + 1]
     sent, time_s, below = [], 0.0, 1
     after: list[float] = []

@@ -28,7 +28,7 @@ def validate_expert_exchanges() -> list[ValidationTable]:
     Returns
     -------
     tables
-        One per chip on one node, one of 2 and 4 nodes, one of 8, and one of all-to-alls per network.
+        One per chip on one node, of 2 and 4 nodes, of 8, and of all-to-alls per network.
     """
     return [*_exchanges(), *_all_to_alls()]
 

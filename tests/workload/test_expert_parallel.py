@@ -146,6 +146,16 @@ def test_working_sets_have_the_gradients_of_fewer_experts() -> None:
     assert sizes[0] > sizes[1] >= sizes[2] >= sizes[3] > 0
 
 
+def test_exchanges_know_from_which_groups_experts_are() -> None:
+    """Only layers with experts state them, and only where not all groups are open."""
+    limited = _variant(MODELS[0] + ",groups=4,top_groups=1", 1, False)
+    assert [layer.expert_groups or None for layer in limited.layers] == [None, (4, 1), None]
+    for layer in _shared(limited, 8).layers[1:2]:
+        for graph in _passes(layer):
+            assert all((e.groups, e.top_groups) == (4, 1) for _, e in _exchanges(graph))
+    assert not _variant(MODELS[0] + ",groups=4,top_groups=4", 1, False).layers[1].expert_groups
+
+
 def test_one_device_changes_nothing() -> None:
     """The very variant comes back, whatever the dispatcher."""
     whole = _variant(MODELS[0], 1, False)
