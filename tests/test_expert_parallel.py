@@ -131,7 +131,7 @@ def test_states_of_all_devices_add_up(zero: int, tensor: int) -> None:
 options = st.fixed_dictionaries(
     {
         "recompute": st.sampled_from(["none", "selective", "full"]),
-        "overlap": st.sampled_from(["none", "partial", "data", "all"]),
+        "overlap": st.sampled_from(["none", "partial", "data", "experts", "all"]),
         "zero": st.sampled_from([0, 1, 2, 3]),
         "residency": st.booleans(),
         "sequence_parallel": st.booleans(),
@@ -164,6 +164,49 @@ def test_every_option_works_with_them(chosen: dict[str, Any], placement: str, ch
     assert found.energy_by_level_j["network"] > 0.0
     solved = point("solve", chip, dispatcher="deepep", expert_parallel=int(placement[-1]), **chosen)
     assert seconds(solved) <= times_s["deepep"] * slack
+
+
+@settings(max_examples=8, deadline=None)
+@given(
+    st.sampled_from(["1x16x1x8", "1x8x2x8", "1x4x1x4"]),
+    st.sampled_from(["nccl", "deepep", "hybridep", "ideal"]),
+    st.sampled_from(["none", "selective", "full"]),
+    st.sampled_from([4, 16, 64]),
+)
+def test_exchanges_beside_another_microbatch(
+    placement: str, dispatcher: str, recompute: str, batch: int
+) -> None:
+    """They save no more than there is to hide; a single microbatch has no other beside it."""
+    chosen: dict[str, Any] = {
+        "dispatcher": dispatcher,
+        "recompute": recompute,
+        "global_batch": batch,
+    }
+    degrees = Degrees.of_text(placement)
+    assert degrees
+    if degrees.data > batch:
+        return
+    apart_s = seconds(point(placement, **chosen))
+    reasons = explain(
+        *(MODEL, "h100", "dgx-h100"),
+        replace(TRAINING, overlap="experts", **chosen),
+        placement,
+        devices=16,
+    )
+    beside_s, stage = seconds(reasons.evaluation), reasons.stage
+    assert stage is not None
+    (sent,) = [each for each in stage.communication if each.kind == "token_exchanges"]
+    slack = 1.0 + 1e-9
+    assert (apart_s - sent.total_s) / slack <= beside_s <= apart_s * slack
+    if degrees.data == batch:
+        assert beside_s == pytest.approx(apart_s)
+    assert sum(stage.parts_s.values()) == pytest.approx(beside_s)
+    assert min(stage.parts_s.values()) >= -1e-15
+
+
+def test_nothing_is_beside_anything_where_no_experts_are_shared_out() -> None:
+    """Then it is the same as data, to the bit."""
+    assert point("1x8x2", overlap="experts") == point("1x8x2", overlap="data")
 
 
 def test_a_study_refuses_devices_that_do_not_divide_the_experts() -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from phaze_opt.estimator.traffic import ENERGY_LEVELS
 from phaze_opt.explanation.binding import PassBinding
 from phaze_opt.hardware.energy import energy_constants
+from phaze_opt.passes.layer_cost import LayerCost, LayerPasses
 from phaze_opt.passes.layers import DegreeCost
 from phaze_opt.passes.scheduled import ScheduledLayer
 from phaze_opt.placement.placement_problem import (
@@ -166,6 +167,8 @@ def stage_time(
             "forward": sum(layer.forward.communication_s(exchanges) for layer in own),
             "backward": sum(layer.backward.communication_s(exchanges) for layer in own),
         }
+        if exchanges and cost.training.pairs_microbatches:
+            on_path_s = _left_of_pairs_s(placement, costs, on_path_s)
         for name, each_s in on_path_s.items():
             parts_s[name] -= microbatches * each_s
         parts_s[kind] = microbatches * sum(on_path_s.values())
@@ -192,6 +195,29 @@ def stage_time(
         parts_s=parts_s,
         communication=(*communication, *stage.communication),
     )
+
+
+def _left_of_pairs_s(
+    placement: Placement, layers: Sequence[LayerCost], on_path_s: Mapping[str, float]
+) -> dict[str, float]:
+    """Return the exchanges of a microbatch that no other one hides, as parts of both passes.
+
+    Parameters
+    ----------
+    placement
+        With its breakdown.
+    layers
+        Of the busiest stage.
+    on_path_s
+        Exchanges of forward and backward that are not hidden in their own pass.
+    """
+    parts_s = {name: placement.time_breakdown_s[name] for name in on_path_s}
+    together_s = sum(placement.time_breakdown_s[name] for name in LayerPasses._fields)
+    apart_s = sum(layer.passes.seconds for layer in layers)
+    saved_s = apart_s - together_s / placement.microbatches
+    left_s = min(max(sum(on_path_s.values()) - saved_s, 0.0), together_s)
+    whole_s = sum(parts_s.values())
+    return {name: left_s * part_s / whole_s for name, part_s in parts_s.items()}
 
 
 def _exchanged(passes: ScheduledLayer) -> tuple[float, float]:

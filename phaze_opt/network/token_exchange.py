@@ -85,8 +85,8 @@ class DispatcherRates:
     ----------
     link_bytes_per_s
         Of the innermost level of the networks that the constants are for, at least.
-    multiprocessors
-        How many it takes.
+    multiprocessors, of_multiprocessors
+        How many it takes, of those of the chip; of chips with other cores it takes as large a part.
     layout_s
         Per layer, before the first dispatch: layout of what is sent, and wait of the host.
     dispatch, combine
@@ -97,6 +97,7 @@ class DispatcherRates:
 
     link_bytes_per_s: float
     multiprocessors: int
+    of_multiprocessors: int
     layout_s: float
     dispatch: DirectionRates
     combine: DirectionRates

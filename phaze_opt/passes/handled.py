@@ -22,7 +22,7 @@ HANDLED: Mapping[str, Mapping[str, tuple[object, ...]]] = {
     "Training": {
         # Of the layers.
         "recompute": ("none", "selective", "full"),
-        "overlap": ("none", "partial", "data", "all"),
+        "overlap": ("none", "partial", "data", "experts", "all"),
         "residency": (False, True),
         "gather_copies": (False, True),
         "gradient_dtype": (None, "fp32", "bf16"),

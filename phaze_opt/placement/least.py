@@ -60,7 +60,9 @@ class LeastPlacement:
         check_handled(problem.training)
         self.training = problem.training
         self._distinct = np.array(distinct, dtype=np.int64)
-        layers = tuple(replace(layer, passes=LayerPasses()) for layer in problem.layers[tensor])
+        layers = tuple(
+            replace(layer, passes=LayerPasses(), paired_s=0.0) for layer in problem.layers[tensor]
+        )
         given = problem.edges, problem.cluster, problem.training
         self._bare = PlacementProblem({tensor: layers}, *given, 0.0, np.inf)
         self._degrees = degrees

@@ -118,6 +118,11 @@ class PlacementProblem:
             self._columns[tensor] = dict(zip(PASS_COLUMNS, rows, strict=True))
         return self._columns[tensor][name]
 
+    def paired_s(self, tensor: int) -> FloatArray:
+        """Return that attribute of all layers at a degree, see `LayerCost`."""
+        layers, kinds = self.layers[tensor], self.kinds_of(tensor)
+        return np.array([layers[index].paired_s for index in kinds.first])[kinds.which]
+
     @cached_property
     def _columns(self) -> dict[int, dict[str, FloatArray]]:
         """What `column` has returned, by tensor degree and name."""

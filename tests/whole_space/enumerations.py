@@ -95,6 +95,7 @@ CASES: dict[str, dict[str, Any]] = {
         "global_batch": 512,
         "expert_imbalance": 1.3,
         "tensor_parallel": (1, 2),
+        "overlap": "experts",
         "space": Space(
             "tpuv4-lanes",
             fp8_ratio=2.0,
