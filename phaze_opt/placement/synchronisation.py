@@ -49,7 +49,7 @@ from phaze_opt.placement.chain_bytes import (
     parameters_of_runs,
     sums,
 )
-from phaze_opt.placement.costs import collective_table_s
+from phaze_opt.placement.costs import DegreeRuns, collective_table_s
 from phaze_opt.placement.exchanges import cheapest_lines_s, exchanges_per_batch, lines_of, padded
 from phaze_opt.placement.overlap import backward_queue_s, charged_s, forward_queue_s
 from phaze_opt.placement.placement_problem import PlacementProblem
@@ -158,9 +158,10 @@ class ReplicatedLayers:
         """
         merged = self.problem.merged_from
         problem = self.problem if merged is None else merged.problem
-        forward_s, forward_link_s, *others = [
-            problem.column(self.tensor, name) for name in PASS_COLUMNS
-        ]
+        # What runs beside another microbatch covers less.
+        least = None if problem.training.pairs_microbatches else 0.0
+        runs = DegreeRuns(problem, self.tensor, self.held, least)
+        forward_s, forward_link_s, *others = [runs.column(name) for name in PASS_COLUMNS]
         backward_s, backward_link_s = others[0] + others[2], others[1] + others[3]
         return {
             False: (forward_s, backward_s),
