@@ -507,17 +507,17 @@ def _energy_by_level_j(
         * sum(layer.count * layer.energy_by_level_j[level] for layer in cost.layers)
         for level in ENERGY_LEVELS
     }
+    after_first = solved.microbatches - 1
     update_bytes = (
         1.0 / shards.optimizer * training.step_bytes
-        + (solved.microbatches - 1) * (1.0 / shards.gradients) * optimizer.accumulation_bytes
+        + after_first * (1.0 / shards.gradients) * optimizer.accumulation_bytes
         + solved.microbatches * sum(training.copy_bytes)
     )
     energy_j["hbm"] += parameters * update_bytes * joules.hbm_j_per_byte
     if elsewhere and shards.optimizer > 1:
         moved_bytes = training.step_bytes / shards.optimizer
         if shards.gradients > 1:
-            again = solved.microbatches - 1
-            moved_bytes += again * optimizer.accumulation_bytes / shards.gradients
+            moved_bytes += after_first * optimizer.accumulation_bytes / shards.gradients
         energy_j["hbm"] += elsewhere * moved_bytes * joules.hbm_j_per_byte
     sent_bytes = sum(
         exchange.sent_bytes for stage in solved.stages for exchange in stage.communication

@@ -201,10 +201,9 @@ class CandidateCosts:
             microbatches = self.microbatches(candidate.data)
             shards = self.shards(candidate.shares)
             # The first of them has no other beside it.
-            pairs = self.problem.training.pairs_microbatches
-            paired = 1.0 - 1.0 / microbatches if pairs else 0.0
+            alone = 1.0 / microbatches if self.problem.training.pairs_microbatches else 1.0
             self._stages_of[candidate] = self._table(
-                candidate.tensor, self.message(candidate), shards, microbatches > 1, paired
+                candidate.tensor, self.message(candidate), shards, microbatches > 1, 1.0 - alone
             )
         return self._stages_of[candidate]
 
