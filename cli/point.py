@@ -48,7 +48,10 @@ if TYPE_CHECKING:
     from phaze_opt.workload.zoo import LoadWorkload
 
 
-_OF_SOFTWARE = ("optimizer", "overlap", "gather_copies", "launch", "gradient_dtype")
+_OF_SOFTWARE = (
+    *("optimizer", "overlap", "gather_copies", "launch"),
+    *("gradient_dtype", "accumulation_dtype"),
+)
 """Options of the training run that software sets."""
 
 
@@ -136,6 +139,29 @@ class PointOptions:
             "accuracy is not modelled."
         ),
     ] = "bf16"
+    fp8_primary_weights: Annotated[
+        bool | None,
+        typer.Option(
+            "--fp8-primary-weights/--no-fp8-primary-weights",
+            help="Hold weights in fp8 only, none in bf16.",
+            show_default=False,
+        ),
+    ] = None
+    fp8_param_gather: Annotated[
+        bool | None,
+        typer.Option(
+            "--fp8-param-gather/--no-fp8-param-gather",
+            help="Gather weights in fp8 among replicas (ZeRO).",
+            show_default=False,
+        ),
+    ] = None
+    accumulation_dtype: Annotated[
+        GradientDtype | None,
+        typer.Option(
+            help="In which gradients are held and added up, if not as the optimizer does.",
+            show_default=False,
+        ),
+    ] = None
     launch: Annotated[
         Launch | None,
         typer.Option(
@@ -272,8 +298,17 @@ class PointOptions:
             dispatcher=self.dispatcher,
             expert_imbalance=self.expert_imbalance,
             precision=self.precision,
+            **self._fp8_weights(),
             **{name: value for name in _OF_SOFTWARE if (value := self._given(name)) is not None},
         )
+
+    def _fp8_weights(self) -> dict[str, Any]:
+        """Return whether weights are held and gathered in fp8, as given or as software does."""
+        from phaze_opt.software import SOFTWARE
+
+        usual = SOFTWARE[self.software].fp8_weights(self.precision) if self.software else {}
+        given = {name: getattr(self, name) for name in ("fp8_primary_weights", "fp8_param_gather")}
+        return usual | {name: value for name, value in given.items() if value is not None}
 
     def _given(self, name: str) -> Any:
         """Return an option as it is given, or as the software has it; ``None`` where neither is."""

@@ -27,6 +27,9 @@ HANDLED: Mapping[str, Mapping[str, tuple[object, ...]]] = {
         "gather_copies": (False, True),
         "gradient_dtype": (None, "fp32", "bf16"),
         "precision": tuple(PRECISIONS),
+        "fp8_primary_weights": (False, True),
+        "fp8_param_gather": (False, True),
+        "accumulation_dtype": (None, "fp32", "bf16"),
         "launch": ("graphs", "compiled", "eager"),
         "zero": (0, 1, 2, 3),
         "optimizer": _EVERY,  # whose bytes are in `OPTIMIZERS`

@@ -232,7 +232,7 @@ class _Collector:
         gradients = _lines_of_groups(synchronisation_kind(self.zero), cluster, groups)
         weights = _lines_of_groups("all_gather", cluster, groups)
         sent = _by_parameters(gradients, float(self.training.reduced_bytes))
-        gathered = _by_parameters(weights, float(optimizer.weight_bytes))
+        gathered = _by_parameters(weights, float(optimizer.gathered_bytes))
         if self.zero == 0:
             columns = columns.some(~_beaten(columns, sent))
         ways: dict[Shards, int] = {}
@@ -433,7 +433,8 @@ class _Collector:
         )
         weights_s = np.zeros_like(gradients_s)
         if self.zero == 3:
-            weights_s = cheapest_lines_s(padded(weights), self.own * float(optimizer.weight_bytes))
+            gathered_bytes = self.own * float(optimizer.gathered_bytes)
+            weights_s = cheapest_lines_s(padded(weights), gathered_bytes)
         rows = np.zeros((len(gradients), 2, layers + 1))
         np.cumsum(weights_s, axis=1, out=rows[:, 0, 1:])
         np.cumsum(weights_s + gradients_s, axis=1, out=rows[:, 1, 1:])

@@ -41,9 +41,10 @@ class Shards(NamedTuple):
 
     def whole_layer_bytes(self, parameters: int, optimizer: Optimizer) -> int:
         """Return what having so many parameters' weights and gradients whole adds to the shares."""
-        weights = parameters * optimizer.weight_bytes * (self.weights - 1) // self.weights
+        whole = parameters * optimizer.whole_weight_bytes
+        weights = whole * (self.weights - 1) // self.weights
         gradients = parameters * optimizer.gradient_bytes * (self.gradients - 1) // self.gradients
-        return weights + gradients
+        return int(weights + gradients)
 
 
 UNSHARDED = Shards()

@@ -49,6 +49,7 @@ WORDS = (
     "overlap",
     "launch",
     "gradient_dtype",
+    "accumulation_dtype",
     "dispatcher",
     "precision",
     "attention",
@@ -192,8 +193,13 @@ def _check_training(name: str, value: Scalar) -> None:
         if value not in get_args(AttentionKind):
             raise unknown_name("attention in the space:", value, get_args(AttentionKind))
         return
-    # A large batch and an interleaved schedule, so that only the option itself can be refused.
-    fields: dict[str, Any] = {"global_batch": MOST_SAMPLES, "pipeline_schedule": "interleaved"}
+    # Beside these, only the option itself can be refused.
+    fields: dict[str, Any] = {
+        "global_batch": MOST_SAMPLES,
+        "pipeline_schedule": "interleaved",
+        "optimizer": "adam",
+        "precision": "fp8",
+    }
     try:
         from_builtins({**fields, name: value}, Training, "space")
     except InputError as error:

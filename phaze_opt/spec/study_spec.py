@@ -202,7 +202,8 @@ class StudySpec:
         Samples per optimizer step on all devices.
     optimizer, sequence_parallel, residency, microbatch, recompute, zero, pipeline_schedule, \
     interleave, overlap, fused_optimizer, gather_copies, launch, gradient_dtype, expert_parallel, \
-    dispatcher, expert_imbalance, precision
+    dispatcher, expert_imbalance, precision, fp8_primary_weights, fp8_param_gather, \
+    accumulation_dtype
         Options of the training run, as in `phaze_opt.training.Training`, unless they are axes of
         the space. An interleave above 1 implies the interleaved pipeline schedule.
     workloads
@@ -260,6 +261,9 @@ class StudySpec:
     dispatcher: Dispatcher = "nccl"
     expert_imbalance: float = 1.0
     precision: PrecisionName = "bf16"
+    fp8_primary_weights: bool = False
+    fp8_param_gather: bool = False
+    accumulation_dtype: GradientDtype | None = None
     placement: PlacementChoice = "solve"
 
     def __post_init__(self) -> None:

@@ -71,7 +71,7 @@ def test_free_casts_at_equal_rates_are_sixteen_bits(monkeypatch: pytest.MonkeyPa
     plain = evaluate(workload, able(), CLUSTER, TRAINING, (2, 4, 1))
     wide = PRECISIONS["bf16"]._replace(arrays="fp8")
     monkeypatch.setitem(cast(dict[str, Precision], PRECISIONS), "fp8-row", wide)
-    monkeypatch.setattr(Training, "_copied_bytes", 0)
+    monkeypatch.setattr(Training, "_cast_bytes", 0)
 
     def renamed(graph: OperatorGraph, precision: str, *, stashed: bool) -> OperatorGraph:
         """Return the graph with products in the recipe, and nothing else."""

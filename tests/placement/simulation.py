@@ -16,7 +16,6 @@ from phaze_opt.network.message import send_receive_s
 from phaze_opt.passes.layer_cost import LayerCost, local_parameters
 from phaze_opt.placement.memory import Shards, stage_memory
 from phaze_opt.placement.placement_problem import PlacementProblem
-from phaze_opt.training import OPTIMIZERS
 
 
 @dataclass
@@ -103,7 +102,7 @@ class Simulation:
         self.problem = problem
         self.pipeline, self.data, self.tensor = degrees[:3]
         self.training = problem.training
-        self.optimizer = OPTIMIZERS[problem.training.optimizer]
+        self.optimizer = problem.training.state
         self.layers = problem.layers[self.tensor]
         batch = self.data * self.training.microbatch
         self.microbatches = -(-self.training.global_batch // batch)
@@ -139,10 +138,10 @@ class Simulation:
         own = self.own_parameters(held)
         kind: CollectiveName = "all_reduce" if zero == 0 else "reduce_scatter"
         gradients = [self.collective(kind, n * self.optimizer.gradient_bytes) for n in own]
-        weights = [self.collective("all_gather", n * self.optimizer.weight_bytes) for n in own]
+        weights = [self.collective("all_gather", n * self.optimizer.gathered_bytes) for n in own]
         parameters = local_parameters(held)
         whole_gradients = self.collective(kind, parameters * self.optimizer.gradient_bytes)
-        whole_weights = self.collective("all_gather", parameters * self.optimizer.weight_bytes)
+        whole_weights = self.collective("all_gather", parameters * self.optimizer.gathered_bytes)
         # All of one flat network is shared with the tensor-parallel group.
         blocked_forward = [layer.passes.forward.link_s for layer in held]
         blocked_backward = [sum(layer_pass.link_s for layer_pass in la.passes[1:]) for la in held]
