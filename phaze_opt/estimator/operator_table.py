@@ -55,10 +55,8 @@ class OperatorTable:
         Compulsory traffic.
     has_work : (operators,)
         1 where the operator takes time.
-    macs : (operators,)
-        Multiply-accumulates.
     macs_by_precision, product_macs : (operators, precisions)
-        These in each of `PRECISIONS`, and those that are not of fused attention.
+        Multiply-accumulates in each of `PRECISIONS`, and those that are not of fused attention.
     attention_owner : (fused attention cores,)
         Index of the operator.
     attention_cores : (fused attention cores, 6)
@@ -95,7 +93,6 @@ class OperatorTable:
     read_bytes: FloatArray
     write_bytes: FloatArray
     has_work: FloatArray
-    macs: FloatArray
     macs_by_precision: FloatArray
     product_macs: FloatArray
     attention_owner: IntArray
@@ -203,7 +200,6 @@ def operator_table(graph: OperatorGraph) -> OperatorTable:
         has_work=np.array(
             [bool(op.gemms or op.vector or op.collective) for op in operators], dtype=np.float64
         ),
-        macs=by_precision.sum(axis=1),
         macs_by_precision=by_precision,
         product_macs=np.where(are_products[:, np.newaxis], by_precision, 0.0),
         attention_owner=np.array([i for i, _ in attention], dtype=np.int64),

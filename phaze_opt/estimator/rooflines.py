@@ -50,7 +50,7 @@ class LeastWork:
 def least_work(graph: OperatorGraph) -> LeastWork:
     """Return the work that every chip has, cached."""
     table = operator_table(graph)
-    visible, elements = np.ones_like(table.macs), table.elements.copy()
+    visible, elements = np.ones(len(table.operators)), table.elements.copy()
     for owner in table.attention_owner.tolist():
         scores = table.operators[owner].attention
         assert scores is not None

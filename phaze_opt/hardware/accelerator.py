@@ -229,7 +229,8 @@ class Accelerator(PrintsAsTables):
         nobody does, as of chips on paper. No time or energy depends on it.
     fp8_ratio, fp4_ratio, int8_ratio
         Nominal multiply-accumulates per cycle in 8-bit and 4-bit floating point and in 8-bit
-        integers for each in bf16, dense; ``None`` where the arrays have none.
+        integers for each in bf16, dense; ``None`` where the arrays have none. They take area under
+        the model ``chip``.
 
     Raises
     ------
@@ -318,7 +319,7 @@ class Accelerator(PrintsAsTables):
         InputError
             If a buffer lies outside the table of SRAM macros.
         """
-        columns = {name: getattr(self, name) for name in AREA_FIELDS}
+        columns = {name: getattr(self, name) or 0.0 for name in AREA_FIELDS}
         return float(area_of_arrays_mm2(columns, model, pe_scale))
 
     @property

@@ -16,6 +16,7 @@ from phaze_opt.estimator.chips import Chips
 from phaze_opt.estimator.estimate import ModeEstimate, estimate_on_cores
 from phaze_opt.estimator.rooflines import roofline_seconds
 from phaze_opt.estimator.single import gemm_graph
+from phaze_opt.hardware import energy
 from phaze_opt.hardware.accelerator import Accelerator
 from phaze_opt.hardware.presets import load_accelerator
 from phaze_opt.network.presets import load_cluster
@@ -39,7 +40,9 @@ def others() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         known = cast(dict[str, Precision], PRECISIONS)
         patch.setitem(known, "same", Precision(*BF16))
+        energy._energy_per_event.cache_clear()
         yield
+    energy._energy_per_event.cache_clear()
 
 
 def in_precision(gemm: Gemm, name: str) -> OperatorGraph:

@@ -203,8 +203,7 @@ def test_every_key_of_a_workload_changes_the_question(key: str, tmp_path: Path) 
 
 
 LEVELS = ("network.0.bandwidth_gb_per_s", "network.0.launch_us")
-NOT_CHARGED = ("l2_bytes_per_cycle", "fp8_ratio", "fp4_ratio", "int8_ratio")
-SEARCHABLE = [name for name in (*ORDER, *LEVELS) if name not in NOT_CHARGED]
+SEARCHABLE = [name for name in (*ORDER, *LEVELS) if name != "l2_bytes_per_cycle"]
 """No area model charges for the bandwidth of private buffers, which is refused as an axis."""
 
 
