@@ -22,7 +22,7 @@ from phaze_opt.choices import (
     SoftwareName,
 )
 from phaze_opt.errors import InfeasibleError
-from phaze_opt.precision import PrecisionName
+from phaze_opt.precision import AttentionPrecision, PrecisionName
 from phaze_opt.units import GIB
 
 from .output import (
@@ -155,6 +155,13 @@ class PointOptions:
             show_default=False,
         ),
     ] = None
+    attention_precision: Annotated[
+        AttentionPrecision,
+        typer.Option(
+            help="In what fused attention multiplies, where a kernel was measured; loss of "
+            "accuracy is not modelled."
+        ),
+    ] = "bf16"
     accumulation_dtype: Annotated[
         GradientDtype | None,
         typer.Option(
@@ -213,9 +220,9 @@ class PointOptions:
     @property
     def _narrow(self) -> str:
         """Say in what linear layers multiply, where it is not 16 bits, and what that leaves out."""
-        if self.precision == "bf16":
-            return ""
-        return f", linear layers in {self.precision} (loss of accuracy is not modelled)"
+        narrow = {"linear layers": self.precision, "attention": self.attention_precision}
+        said = [f"{what} in {name}" for what, name in narrow.items() if name != "bf16"]
+        return f", {' and '.join(said)} (loss of accuracy is not modelled)" if said else ""
 
     def point(self) -> Point:
         """Read the options, and capture the model at every tensor degree the placement may use."""
@@ -298,6 +305,7 @@ class PointOptions:
             dispatcher=self.dispatcher,
             expert_imbalance=self.expert_imbalance,
             precision=self.precision,
+            attention_precision=self.attention_precision,
             **self._fp8_weights(),
             **{name: value for name in _OF_SOFTWARE if (value := self._given(name)) is not None},
         )

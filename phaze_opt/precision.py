@@ -48,6 +48,12 @@ PrecisionName = Literal["bf16", "fp8", "fp8-row", "fp8-block", "mxfp8", "nvfp4",
 """In what linear layers multiply, as recipes of Transformer Engine: 16 bits, or 8 with a scale per
 tensor, per row, per block of 128 or of 32 (MX), 4 with one per 16, or integers of 8 bits."""
 
+AttentionPrecision = Literal["bf16", "fp8", "mxfp8"]
+"""In what fused attention multiplies, where a kernel for it was measured."""
+
+ATTENTION_PRECISIONS: tuple[AttentionPrecision, ...] = ("bf16", "fp8", "mxfp8")
+"""In the order in which `phaze_opt.hardware.accelerator.AttentionKernel` holds their rates."""
+
 ArrayKind = Literal["bf16", "fp8", "fp8-block", "fp4", "int8"]
 """What arrays multiply at a rate of its own; scales per block of fp8 may take cycles too."""
 

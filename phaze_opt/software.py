@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from phaze_opt.choices import (
     FusionMode,
@@ -38,7 +39,7 @@ class Software:
     fp8_primary_weights_of: tuple[PrecisionName, ...] = ()
     fp8_param_gather_of: tuple[PrecisionName, ...] = ()
 
-    def fp8_weights(self, precision: PrecisionName) -> dict[str, bool]:
+    def fp8_weights(self, precision: PrecisionName) -> dict[str, Any]:
         """Return in what weights are held and gathered, as options of the training run."""
         return {
             "fp8_primary_weights": precision in self.fp8_primary_weights_of,

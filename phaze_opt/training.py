@@ -25,6 +25,7 @@ from phaze_opt.precision import (
     PARAM_GATHER,
     PRECISIONS,
     PRIMARY_WEIGHTS,
+    AttentionPrecision,
     PrecisionName,
 )
 from phaze_opt.printing import short_repr
@@ -295,6 +296,9 @@ class Training:
         Whether replicas that share the optimizer or the weights out gather weights in fp8; nothing
         changes where nothing is gathered. Below ZeRO 3, only with ``fp8_primary_weights``. Weights
         in mxfp8 are gathered in bf16, since their copies by rows and by columns are cast apart.
+    attention_precision
+        In what fused attention multiplies: ``bf16``, or ``fp8`` and ``mxfp8`` where a kernel was
+        measured on the chip. Queries, keys and values are cast, and kept so for the backward.
     accumulation_dtype
         In which gradients are held and added up over microbatches, and reduced where
         ``gradient_dtype`` does not say otherwise: ``fp32``, ``bf16`` (Megatron-LM without
@@ -321,6 +325,7 @@ class Training:
     precision: PrecisionName = "bf16"
     fp8_primary_weights: bool = False
     fp8_param_gather: bool = False
+    attention_precision: AttentionPrecision = "bf16"
     accumulation_dtype: GradientDtype | None = None
 
     def __repr__(self) -> str:

@@ -18,7 +18,7 @@ from phaze_opt.hardware.area import (
     narrow_multipliers,
     sram_table,
 )
-from phaze_opt.precision import PRECISIONS
+from phaze_opt.precision import PRECISIONS, PrecisionName
 from phaze_opt.units import J_PER_PJ, MIB, MM2_PER_UM2
 
 _BYTES_PER_SRAM_ACCESS = 8
@@ -102,7 +102,7 @@ def _energy_per_event(l2_sizes: tuple[int, ...], glb_sizes: tuple[int, ...]) -> 
     return EnergyPerEvent(
         mac_j=constants.mac_pj * J_PER_PJ,
         mac_registers_j=(2 * constants.register_read_pj + constants.register_write_pj) * J_PER_PJ,
-        mac_shares=_mac_shares(),
+        mac_shares=np.array([mac_energy_share(name) for name in PRECISIONS]),
         register_shares=_register_shares(constants),
         lane_cycle_j=constants.lane_operation_pj * J_PER_PJ,
         lane_registers_j=(constants.lane_register_read_pj + constants.lane_register_write_pj)
@@ -125,11 +125,10 @@ def _register_shares(constants: EnergyConstants) -> FloatArray:
     return np.array(pj) / pj[tuple(PRECISIONS).index("bf16")]
 
 
-def _mac_shares() -> FloatArray:
-    """Return the energy of a multiply-accumulate in every precision, relative to bf16."""
-    multipliers = narrow_multipliers()
-    kinds = [precision.arrays.removesuffix("-block") for precision in PRECISIONS.values()]
-    return np.array([1.0 if kind == "bf16" else multipliers[kind].energy for kind in kinds])
+def mac_energy_share(precision: PrecisionName) -> float:
+    """Return the energy of a multiply-accumulate in a precision, relative to bf16."""
+    kind = PRECISIONS[precision].arrays.removesuffix("-block")
+    return 1.0 if kind == "bf16" else narrow_multipliers()[kind].energy
 
 
 def _per_byte_j(table: SramTable, column: FloatArray, sizes_bytes: Sequence[int]) -> FloatArray:

@@ -30,6 +30,7 @@ _OPTIONS = (
     "dispatcher",
     "expert_imbalance",
     "precision",
+    "attention_precision",
     "accumulation_dtype",
 )
 """Fields of `Training` that are options of ``evaluate`` with a value."""

@@ -52,6 +52,7 @@ WORDS = (
     "accumulation_dtype",
     "dispatcher",
     "precision",
+    "attention_precision",
     "attention",
     "cluster",
 )

@@ -23,7 +23,11 @@ from phaze_opt.validation.measured import (
     unexpressed_rows,
 )
 from phaze_opt.validation.memory import validate_block_memory
-from phaze_opt.validation.narrow import validate_casts, validate_narrow_products
+from phaze_opt.validation.narrow import (
+    validate_casts,
+    validate_narrow_attention,
+    validate_narrow_products,
+)
 from phaze_opt.validation.norms import validate_norms
 from phaze_opt.validation.operators import validate_single_operators
 from phaze_opt.validation.products import validate_best_products, validate_products
@@ -43,7 +47,7 @@ PREDICTORS: Mapping[ValidationGroup, tuple[Callable[[], list[ValidationTable]], 
         validate_norms,
         validate_expert_layers,
     ),
-    "attention": (validate_attention, validate_training_attention),
+    "attention": (validate_attention, validate_training_attention, validate_narrow_attention),
     "collectives": (validate_collectives, validate_expert_exchanges),
     "training": (validate_run_times,),
     "memory": (validate_block_memory, validate_run_memory),
