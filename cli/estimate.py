@@ -12,7 +12,7 @@ import typer
 
 from phaze_opt.choices import CollectiveName, KernelName, Layout
 from phaze_opt.errors import InputError
-from phaze_opt.precision import PrecisionName
+from phaze_opt.precision import AttentionPrecision, PrecisionName
 from phaze_opt.user_files import CsvRow, read_rows
 
 from .output import ChangesOption, read_assignments, takes
@@ -173,9 +173,13 @@ def attention(
         KernelName | None,
         typer.Option(help="Whose constants hold; those of the chip's default kernel if left out."),
     ] = None,
+    precision: Annotated[
+        AttentionPrecision,
+        typer.Option(help="What it multiplies in; loss of accuracy is not modelled."),
+    ] = "bf16",
     sustained: SustainedOption = False,
 ) -> None:
-    """Estimate a fused attention core (bf16), or every row of a CSV.
+    """Estimate a fused attention core, or every row of a CSV.
 
     The columns are batch,sequence,heads,kv_heads,head_dim[,head_dim_v][,window][,causal]
     [,backward]; the last two are 0 or 1.
@@ -200,6 +204,7 @@ def attention(
             options.call_overhead_s,
             backward=gradients,
             sustained=sustained,
+            precision=precision,
         )
 
     def one_row(row: CsvRow) -> SingleEstimate:

@@ -22,7 +22,7 @@ from phaze_opt.choices import (
     SoftwareName,
 )
 from phaze_opt.errors import InfeasibleError
-from phaze_opt.precision import PrecisionName
+from phaze_opt.precision import AttentionPrecision, PrecisionName
 from phaze_opt.units import GIB
 
 from .output import (
@@ -48,7 +48,10 @@ if TYPE_CHECKING:
     from phaze_opt.workload.zoo import LoadWorkload
 
 
-_OF_SOFTWARE = ("optimizer", "overlap", "gather_copies", "launch", "gradient_dtype")
+_OF_SOFTWARE = (
+    *("optimizer", "overlap", "gather_copies", "launch"),
+    *("gradient_dtype", "accumulation_dtype"),
+)
 """Options of the training run that software sets."""
 
 
@@ -136,6 +139,36 @@ class PointOptions:
             "accuracy is not modelled."
         ),
     ] = "bf16"
+    fp8_primary_weights: Annotated[
+        bool | None,
+        typer.Option(
+            "--fp8-primary-weights/--no-fp8-primary-weights",
+            help="Hold weights in fp8 only, none in bf16.",
+            show_default=False,
+        ),
+    ] = None
+    fp8_param_gather: Annotated[
+        bool | None,
+        typer.Option(
+            "--fp8-param-gather/--no-fp8-param-gather",
+            help="Gather weights in fp8 among replicas (ZeRO).",
+            show_default=False,
+        ),
+    ] = None
+    attention_precision: Annotated[
+        AttentionPrecision,
+        typer.Option(
+            help="In what fused attention multiplies, where a kernel was measured; loss of "
+            "accuracy is not modelled."
+        ),
+    ] = "bf16"
+    accumulation_dtype: Annotated[
+        GradientDtype | None,
+        typer.Option(
+            help="In which gradients are held and added up, if not as the optimizer does.",
+            show_default=False,
+        ),
+    ] = None
     launch: Annotated[
         Launch | None,
         typer.Option(
@@ -187,9 +220,9 @@ class PointOptions:
     @property
     def _narrow(self) -> str:
         """Say in what linear layers multiply, where it is not 16 bits, and what that leaves out."""
-        if self.precision == "bf16":
-            return ""
-        return f", linear layers in {self.precision} (loss of accuracy is not modelled)"
+        narrow = {"linear layers": self.precision, "attention": self.attention_precision}
+        said = [f"{what} in {name}" for what, name in narrow.items() if name != "bf16"]
+        return f", {' and '.join(said)} (loss of accuracy is not modelled)" if said else ""
 
     def point(self) -> Point:
         """Read the options, and capture the model at every tensor degree the placement may use."""
@@ -272,8 +305,18 @@ class PointOptions:
             dispatcher=self.dispatcher,
             expert_imbalance=self.expert_imbalance,
             precision=self.precision,
+            attention_precision=self.attention_precision,
+            **self._fp8_weights(),
             **{name: value for name in _OF_SOFTWARE if (value := self._given(name)) is not None},
         )
+
+    def _fp8_weights(self) -> dict[str, Any]:
+        """Return whether weights are held and gathered in fp8, as given or as software does."""
+        from phaze_opt.software import SOFTWARE
+
+        usual = SOFTWARE[self.software].fp8_weights(self.precision) if self.software else {}
+        given = {name: getattr(self, name) for name in ("fp8_primary_weights", "fp8_param_gather")}
+        return usual | {name: value for name, value in given.items() if value is not None}
 
     def _given(self, name: str) -> Any:
         """Return an option as it is given, or as the software has it; ``None`` where neither is."""

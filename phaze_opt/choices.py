@@ -26,7 +26,9 @@ Overlap = Literal["none", "partial", "data", "experts", "all"]
 PipelineScheduleName = Literal["1f1b", "gpipe", "interleaved"]
 PlotKind = Literal["history", "area", "parallel", "breakdown", "importance"]
 Recompute = Literal["none", "selective", "full"]
-SoftwareName = Literal["megatron", "torchtitan-eager", "torchtitan-compiled", "maxtext", "mpt"]
+SoftwareName = Literal[
+    "megatron", "megatron-bridge", "torchtitan-eager", "torchtitan-compiled", "maxtext", "mpt"
+]
 SolveMethod = Literal["auto", "branch-and-bound", "cp-sat"]
 TableFormat = Literal["csv", "json", "parquet"]
 ValidationGroup = Literal["operators", "attention", "collectives", "training", "memory"]

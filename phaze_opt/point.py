@@ -14,7 +14,7 @@ from phaze_opt.degrees import Degrees
 from phaze_opt.errors import InputError
 from phaze_opt.estimator.vector_core import vector_operator
 from phaze_opt.hardware.accelerator import Accelerator
-from phaze_opt.hardware.buildable import check_chip, check_precision
+from phaze_opt.hardware.buildable import check_chip, check_precisions
 from phaze_opt.network.cluster import Cluster
 from phaze_opt.network.collective import tensor_terms
 from phaze_opt.network.slices import slices
@@ -142,7 +142,7 @@ def cost_points(
     cluster = slices(first.cluster)[slice_index]
     for point in points:
         check_chip(point.accelerator)
-        check_precision(point.accelerator, point.training.precision)
+        check_precisions(point.accelerator, point.training)
     degrees = degrees_of(first.placement, first.workload, first.cluster)
     fusion = fusion_of(first)
     training = training_as_fused(first.training, fusion)

@@ -48,6 +48,12 @@ PrecisionName = Literal["bf16", "fp8", "fp8-row", "fp8-block", "mxfp8", "nvfp4",
 """In what linear layers multiply, as recipes of Transformer Engine: 16 bits, or 8 with a scale per
 tensor, per row, per block of 128 or of 32 (MX), 4 with one per 16, or integers of 8 bits."""
 
+AttentionPrecision = Literal["bf16", "fp8", "mxfp8"]
+"""In what fused attention multiplies, where a kernel for it was measured."""
+
+ATTENTION_PRECISIONS: tuple[AttentionPrecision, ...] = ("bf16", "fp8", "mxfp8")
+"""In the order in which `phaze_opt.hardware.accelerator.AttentionKernel` holds their rates."""
+
 ArrayKind = Literal["bf16", "fp8", "fp8-block", "fp4", "int8"]
 """What arrays multiply at a rate of its own; scales per block of fp8 may take cycles too."""
 
@@ -63,11 +69,14 @@ class Precision(NamedTuple):
         Bytes of an element of an operand, with its share of the scales.
     result_bytes
         Bytes of an element of the result as it leaves the cores.
+    weight_bytes
+        Of a weight as an operand, where its scales are fewer than those of activations.
     """
 
     arrays: ArrayKind
     operand_bytes: float
     result_bytes: int
+    weight_bytes: float
 
     def stored(self, elements: int) -> tuple[int, Dtype]:
         """Return number and type of what some elements of an operand are in memory.
@@ -80,18 +89,23 @@ class Precision(NamedTuple):
 
 
 PRECISIONS: Mapping[PrecisionName, Precision] = {
-    "bf16": Precision("bf16", 2.0, 2),
+    "bf16": Precision("bf16", 2.0, 2, 2.0),
     # One scale per tensor, or per row.
-    "fp8": Precision("fp8", 1.0, 2),
-    "fp8-row": Precision("fp8", 1.0, 2),
-    # One fp32 scale per 128 elements of an activation or a gradient; weights have fewer.
-    "fp8-block": Precision("fp8-block", 1.0 + 4 / 128, 2),
+    "fp8": Precision("fp8", 1.0, 2, 1.0),
+    "fp8-row": Precision("fp8", 1.0, 2, 1.0),
+    # One fp32 scale per 128 elements of an activation or a gradient, or 128 × 128 of a weight.
+    "fp8-block": Precision("fp8-block", 1.0 + 4 / 128, 2, 1.0 + 4 / 128**2),
     # One scale of a byte per 32 elements, or per 16 elements of half a byte.
-    "mxfp8": Precision("fp8", 1.0 + 1 / 32, 2),
-    "nvfp4": Precision("fp4", 0.5 + 1 / 16, 2),
-    "int8": Precision("int8", 1.0, 2),
+    "mxfp8": Precision("fp8", 1.0 + 1 / 32, 2, 1.0 + 1 / 32),
+    "nvfp4": Precision("fp4", 0.5 + 1 / 16, 2, 0.5 + 1 / 16),
+    "int8": Precision("int8", 1.0, 2, 1.0),
 }
 """All precisions; arrays of numbers hold their place in this order."""
+
+PRIMARY_WEIGHTS: tuple[PrecisionName, ...] = ("fp8", "fp8-row", "fp8-block", "mxfp8")
+"""Precisions in which Transformer Engine holds weights with no copy in 16 bits."""
+PARAM_GATHER: tuple[PrecisionName, ...] = ("fp8", "fp8-row", "fp8-block")
+"""Precisions in which replicas can gather weights: copies by columns follow from those by rows."""
 
 BF16 = PRECISIONS["bf16"]
 """The precision of all that says no other."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TypeVar
@@ -21,7 +20,14 @@ from phaze_opt.choices import (
 from phaze_opt.errors import InputError
 from phaze_opt.limits import MOST_SAMPLES, check_size
 from phaze_opt.on_demand import hashed_once
-from phaze_opt.precision import PRECISIONS, PrecisionName
+from phaze_opt.precision import (
+    ELEMENT_BYTES,
+    PARAM_GATHER,
+    PRECISIONS,
+    PRIMARY_WEIGHTS,
+    AttentionPrecision,
+    PrecisionName,
+)
 from phaze_opt.printing import short_repr
 
 Replicas = TypeVar("Replicas", int, IntArray)
@@ -44,16 +50,22 @@ class Optimizer:
         Lane cycles of one optimizer step.
     copy_bytes
         Held: narrow copies of the working weights.
+    gathered_bytes
+        Of a weight, as replicas gather it.
+    whole_weight_bytes
+        Of a weight of the layer that runs, where replicas share weights out.
     """
 
     name: OptimizerName
-    weight_bytes: int
+    weight_bytes: float
     gradient_bytes: int
     state_bytes: int
     fused_step_bytes: int
     eager_kernels: tuple[tuple[str, int], ...]
     step_cycles: int
-    copy_bytes: int = 0
+    copy_bytes: float = 0
+    gathered_bytes: float = 2
+    whole_weight_bytes: float = 2
 
     @property
     def eager_step_bytes(self) -> int:
@@ -61,7 +73,7 @@ class Optimizer:
         return sum(moved for _, moved in self.eager_kernels)
 
     @property
-    def held_bytes(self) -> tuple[int, int, int]:
+    def held_bytes(self) -> tuple[float, int, int]:
         """Held per parameter, by kind."""
         return self.weight_bytes + self.copy_bytes, self.gradient_bytes, self.state_bytes
 
@@ -160,11 +172,42 @@ OPTIMIZERS = {
 }
 
 
+_WEIGHT_BYTES = ELEMENT_BYTES["bf16"]
+"""Of a working weight where it is not held in fewer bits."""
+
+
 @lru_cache(maxsize=64)
-def _with_copies(name: OptimizerName, copy_bytes: int) -> Optimizer:
-    """Return an optimizer beside narrow copies of the weights, cached."""
+def _in_fewer_bits(
+    name: OptimizerName,
+    precision: PrecisionName,
+    zero: int,
+    primary_weights: bool,
+    param_gather: bool,
+    accumulation_dtype: GradientDtype | None,
+) -> Optimizer:
+    """Return what `Training.state` does, cached."""
     own = OPTIMIZERS[name]
-    return replace(own, copy_bytes=copy_bytes) if copy_bytes else own
+    if accumulation_dtype is not None:
+        gradient_bytes = ELEMENT_BYTES[accumulation_dtype]
+        less = own.gradient_bytes - gradient_bytes
+        own = replace(
+            own,
+            gradient_bytes=gradient_bytes,
+            fused_step_bytes=own.fused_step_bytes - less,
+        )
+    if precision == "bf16":
+        return own
+    narrow = PRECISIONS[precision].weight_bytes
+    both = 2 * narrow
+    if primary_weights:
+        own = replace(own, weight_bytes=both, whole_weight_bytes=both)
+    elif zero == 3:
+        # Weights are cast when they have been gathered, or just before that.
+        whole = both if param_gather else _WEIGHT_BYTES + both
+        own = replace(own, whole_weight_bytes=whole)
+    else:
+        own = replace(own, copy_bytes=both)
+    return replace(own, gathered_bytes=narrow) if param_gather else own
 
 
 WEIGHT_COPY_BYTES = 4
@@ -182,7 +225,6 @@ back as shards, which is not counted.
 """
 MOST_IMBALANCE = 64.0
 """Largest `Training.expert_imbalance`."""
-_REDUCED_BYTES = {"fp32": 4, "bf16": 2}
 
 
 @hashed_once
@@ -247,6 +289,21 @@ class Training:
         In what linear layers multiply, see `phaze_opt.workload.recipes`: ``bf16`` or a recipe with
         fewer bits. Loss of accuracy is not modelled: whether the model still trains as well is for
         the user to know.
+    fp8_primary_weights
+        Whether weights are held in fp8 only, by rows and by columns, with no copy in 16 bits beside
+        the optimizer's master weights in fp32 (``fp8_model_init`` of Transformer Engine,
+        ``--fp8-param-gather`` of Megatron-LM).
+    fp8_param_gather
+        Whether replicas that share the optimizer or the weights out gather weights in fp8; nothing
+        changes where nothing is gathered. Below ZeRO 3, only with ``fp8_primary_weights``. Weights
+        in mxfp8 are gathered in bf16, since their copies by rows and by columns are cast apart.
+    attention_precision
+        In what fused attention multiplies: ``bf16``, or ``fp8`` and ``mxfp8`` where a kernel was
+        measured on the chip. Queries, keys and values are cast, and kept so for the backward.
+    accumulation_dtype
+        In which gradients are held and added up over microbatches, and reduced where
+        ``gradient_dtype`` does not say otherwise: ``fp32``, ``bf16`` (Megatron-LM without
+        ``--accumulate-allreduce-grads-in-fp32``), or as the optimizer does.
     """
 
     global_batch: int
@@ -267,6 +324,10 @@ class Training:
     dispatcher: Dispatcher = "nccl"
     expert_imbalance: float = 1.0
     precision: PrecisionName = "bf16"
+    fp8_primary_weights: bool = False
+    fp8_param_gather: bool = False
+    attention_precision: AttentionPrecision = "bf16"
+    accumulation_dtype: GradientDtype | None = None
 
     def __repr__(self) -> str:
         return short_repr(self)
@@ -294,6 +355,27 @@ class Training:
                 f"expert_imbalance is {self.expert_imbalance}, but it must be between 1 and "
                 f"{MOST_IMBALANCE:g}."
             )
+        self._check_fp8_weights()
+
+    def _check_fp8_weights(self) -> None:
+        """Refuse weights in fp8 where no software has them, or nothing keeps their precision."""
+        switches = (("fp8_primary_weights", PRIMARY_WEIGHTS), ("fp8_param_gather", PARAM_GATHER))
+        for name, allowed in switches:
+            if getattr(self, name) and self.precision not in allowed:
+                raise InputError(
+                    f"{name} is on, but precision is {self.precision}; it must be "
+                    f"{', '.join(allowed[:-1])} or {allowed[-1]}."
+                )
+        if self.fp8_primary_weights and OPTIMIZERS[self.optimizer].state_bytes == 0:
+            raise InputError(
+                f"fp8_primary_weights is on, but the optimizer {self.optimizer} holds no master "
+                "weights in fp32; take adam, adam-bf16 or adam-foreach."
+            )
+        if self.fp8_param_gather and not self.fp8_primary_weights and self.zero in (1, 2):
+            raise InputError(
+                f"fp8_param_gather is on and zero is {self.zero}, but without fp8_primary_weights "
+                "every replica holds weights in bf16, which must be gathered."
+            )
 
     def microbatches(self, data: Replicas) -> Replicas:
         """Return how many microbatches each of some replicas runs per batch.
@@ -313,19 +395,36 @@ class Training:
         return "gpipe" if self.pipeline_schedule == "gpipe" else "1f1b"
 
     @property
-    def copy_bytes(self) -> tuple[int, int]:
-        """Bytes per local parameter that a forward and a backward copy around communication."""
-        if self.zero < 3 or not self.gather_copies:
+    def copy_bytes(self) -> tuple[float, float]:
+        """Bytes per local parameter that a forward and a backward copy around communication.
+
+        Weights that ZeRO 3 gathers are cast each time too.
+        """
+        if self.zero < 3:
             return 0, 0
+        forward, backward = self._gathered_cast_bytes
+        if not self.gather_copies:
+            return forward, backward
         gradient_copy_bytes = GRADIENT_COPY_BYTES[self.gradient_dtype or "fp32"]
-        return WEIGHT_COPY_BYTES, WEIGHT_COPY_BYTES + gradient_copy_bytes
+        weight_copy_bytes = self.state.gathered_bytes / _WEIGHT_BYTES * WEIGHT_COPY_BYTES
+        return forward + weight_copy_bytes, backward + weight_copy_bytes + gradient_copy_bytes
+
+    @property
+    def _gathered_cast_bytes(self) -> tuple[float, float]:
+        """Bytes per weight to cast what ZeRO 3 gathered: by rows forward, by columns backward."""
+        if self.precision == "bf16":
+            return 0, 0
+        narrow = PRECISIONS[self.precision].weight_bytes
+        if self.fp8_param_gather:
+            return 0, 2 * narrow  # the copy by columns is a transpose of the gathered one
+        return _WEIGHT_BYTES + narrow, _WEIGHT_BYTES + narrow
 
     @property
     def reduced_bytes(self) -> int:
         """Bytes per gradient that replicas, and stages with tied weights, exchange."""
         if self.gradient_dtype is None:
-            return OPTIMIZERS[self.optimizer].gradient_bytes
-        return _REDUCED_BYTES[self.gradient_dtype]
+            return self.state.gradient_bytes
+        return ELEMENT_BYTES[self.gradient_dtype]
 
     @property
     def hides_gradients(self) -> bool:
@@ -338,9 +437,9 @@ class Training:
         return self.expert_parallel > 1 and self.overlap in ("experts", "all")
 
     @property
-    def step_bytes(self) -> int:
+    def step_bytes(self) -> float:
         """Bytes per local parameter that one optimizer step reads and writes."""
-        optimizer = OPTIMIZERS[self.optimizer]
+        optimizer = self.state
         own = optimizer.fused_step_bytes if self.fused_optimizer else optimizer.eager_step_bytes
         return own + self._cast_bytes
 
@@ -350,18 +449,28 @@ class Training:
 
         A copy by rows and one by columns stand beside the weights in 16 bits, as Transformer
         Engine keeps them where nobody asks for narrow primary weights. All parameters count, though
-        those that stay in 16 bits have no copies.
+        those that stay in 16 bits have no copies; primary weights in fp8 take as many bytes in both
+        copies as one in 16 bits. What ZeRO 3 gathers is cast whenever it has been, and not kept.
         """
-        return _with_copies(self.optimizer, self._copied_bytes)
+        return _in_fewer_bits(
+            self.optimizer,
+            self.precision,
+            self.zero,
+            self.fp8_primary_weights,
+            self.fp8_param_gather,
+            self.accumulation_dtype,
+        )
 
     @property
-    def _copied_bytes(self) -> int:
-        """Bytes of the narrow copies of a weight, rounded up."""
-        if self.precision == "bf16":
+    def _cast_bytes(self) -> float:
+        """Bytes per parameter to cast a weight, once per batch, beyond what the step writes.
+
+        From 16 bits to both copies. Primary weights that are gathered in fp8 are written so, not in
+        16 bits, and transposed when they have been gathered.
+        """
+        if self.precision == "bf16" or self.zero == 3:
             return 0
-        return math.ceil(2 * PRECISIONS[self.precision].operand_bytes)
-
-    @property
-    def _cast_bytes(self) -> int:
-        """Bytes per parameter to cast a weight in 16 bits, once per batch."""
-        return 2 + self._copied_bytes if self._copied_bytes else 0
+        narrow = PRECISIONS[self.precision].weight_bytes
+        if self.fp8_primary_weights and self.fp8_param_gather:
+            return 3 * narrow - _WEIGHT_BYTES
+        return _WEIGHT_BYTES + 2 * narrow

@@ -1,10 +1,12 @@
 """Hypothesis strategies that several test modules share."""
 
 from collections.abc import Sequence
+from typing import Any
 
 from hypothesis import strategies as st
 
 from phaze_opt.hardware.accelerator import Accelerator, Calibration
+from phaze_opt.precision import PrecisionName
 from phaze_opt.units import GIB, MIB
 from phaze_opt.workload.attention import AttentionShape
 from phaze_opt.workload.graph import Gemm
@@ -63,6 +65,10 @@ any_accelerators = st.builds(
         attention_backward_rate=st.sampled_from([None, 0.6]),
         attention_backward_row_cycles=st.sampled_from([None, 5000.0]),
         attention_wide_rate=st.sampled_from([0.8, 1.0]),
+        attention_fp8_rate=st.sampled_from([1.1, 1.8]),
+        attention_fp8_backward_rate=st.sampled_from([1.1, 1.8]),
+        attention_mxfp8_rate=st.sampled_from([1.0, 1.5]),
+        attention_mxfp8_backward_rate=st.sampled_from([1.0, 1.5]),
         fp8_efficiency=st.sampled_from([0.8, 1.0]),
         fp4_efficiency=st.sampled_from([0.6, 1.0]),
     ),
@@ -89,3 +95,21 @@ def attention_shapes(
         st.sampled_from(head_dims),
         st.booleans(),
     )
+
+
+def _weights(precision: PrecisionName, **options: Any) -> dict[str, Any]:
+    """Return options of a training run that holds or gathers weights in a precision."""
+    return {"optimizer": "adam", "precision": precision, **options}
+
+
+fp8_weights = st.sampled_from(
+    [
+        {},
+        {"accumulation_dtype": "bf16"},
+        _weights("nvfp4", accumulation_dtype="fp32"),
+        _weights("mxfp8", fp8_primary_weights=True),
+        _weights("fp8", fp8_primary_weights=True, accumulation_dtype="bf16"),
+        _weights("fp8-block", fp8_primary_weights=True, fp8_param_gather=True),
+    ]
+)
+"""Ways to hold weights and gradients, as options of a training run at any stage of ZeRO."""

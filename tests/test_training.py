@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,9 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from phaze_opt.choices import GradientDtype
+from phaze_opt.choices import GradientDtype, OptimizerName
 from phaze_opt.errors import InputError
 from phaze_opt.training import OPTIMIZERS, Training
+from tests.strategies import fp8_weights
 
 PARAMETERS = 1_000_000
 DTYPES: tuple[GradientDtype | None, ...] = (None, "fp32", "bf16")
@@ -119,3 +121,77 @@ def test_microbatches_hold_the_batch_and_no_fewer_do(
     training = Training(global_batch, min(microbatch, global_batch))
     count, of_one = training.microbatches(data), data * training.microbatch
     assert count * of_one >= global_batch > (count - 1) * of_one
+
+
+@given(fp8_weights, st.integers(0, 3))
+def test_weights_in_fewer_bits_take_no_more(options: dict[str, Any], zero: int) -> None:
+    """Than copies beside bf16, and gathers in fp8 send half.
+
+    Where ZeRO 3 keeps no copies, weights in mxfp8 take their scales more than in bf16.
+    """
+    training = Training(64, zero=zero, **{"optimizer": "adam", **options})
+    copied = replace(training, fp8_primary_weights=False, fp8_param_gather=False)
+    own, beside = training.state, copied.state
+    if zero == 3:
+        assert own.whole_weight_bytes <= beside.whole_weight_bytes
+        assert own.weight_bytes <= 2 + 2 / 32
+    else:
+        assert sum(own.held_bytes) <= sum(beside.held_bytes)
+    assert own.gathered_bytes <= beside.gathered_bytes == 2
+    assert training.step_bytes <= copied.step_bytes
+    for narrow, wide in zip(training.copy_bytes, copied.copy_bytes, strict=True):
+        assert narrow <= wide
+    assert training.reduced_bytes <= 4
+
+
+@pytest.mark.parametrize("zero", range(4))
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_sixteen_bits_are_as_the_optimizer_says(optimizer: OptimizerName, zero: int) -> None:
+    """Without any of the options, to the byte."""
+    training = Training(64, optimizer=optimizer, zero=zero)
+    assert training.state == OPTIMIZERS[optimizer]
+    assert training.copy_bytes == (0, 0)
+
+
+def test_bytes_of_a_parameter_in_fp8() -> None:
+    """A worked example: Adam with gradients in bf16, per parameter."""
+    options: dict[str, Any] = {"optimizer": "adam", "accumulation_dtype": "bf16", "zero": 1}
+    copied = Training(64, precision="fp8", **options)
+    # bf16 weight 2 and two copies 2; gradient 2; master weight and moments 12.
+    assert copied.state.held_bytes == (4, 2, 12)
+    # The step reads 2 + 12 and writes 14, the casts read 2 and write 2.
+    assert copied.step_bytes == 32
+    primary = replace(copied, fp8_primary_weights=True, fp8_param_gather=True)
+    assert primary.state.held_bytes == (2, 2, 12)
+    assert primary.state.gathered_bytes == 1
+    # It writes 13; the copy by columns reads 1 and writes 1.
+    assert primary.step_bytes == 29
+    mx = Training(64, precision="mxfp8", fp8_primary_weights=True, **options)
+    assert mx.state.held_bytes == (2 + 2 / 32, 2, 12)
+    assert mx.state.gathered_bytes == 2
+    # Shared out, a layer is whole in bf16 and both copies, which are cast for every pass.
+    shared = replace(copied, zero=3)
+    assert (shared.state.held_bytes, shared.state.whole_weight_bytes) == ((2, 2, 12), 4)
+    assert (shared.copy_bytes, shared.step_bytes) == ((3, 3), 28)
+    gathered = replace(shared, fp8_param_gather=True)
+    assert (gathered.state.whole_weight_bytes, gathered.copy_bytes) == (2, (0, 2))
+    assert replace(gathered, gather_copies=True).copy_bytes == (2, 10)
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"precision": "nvfp4", "fp8_primary_weights": True}, "precision is nvfp4; it must be fp8"),
+        ({"precision": "mxfp8", "fp8_param_gather": True}, "fp8, fp8-row or fp8-block"),
+        ({"fp8_param_gather": True}, "precision is bf16"),
+        (
+            {"precision": "fp8", "optimizer": "sgd", "fp8_primary_weights": True},
+            "sgd holds no master",
+        ),
+        ({"precision": "fp8", "fp8_param_gather": True, "zero": 1}, "without fp8_primary_weights"),
+    ],
+)
+def test_weights_that_no_software_has_are_refused(options: dict[str, Any], why: str) -> None:
+    """With what is allowed."""
+    with pytest.raises(InputError, match=why):
+        Training(64, **{"optimizer": "adam", **options})

@@ -18,13 +18,14 @@ from phaze_opt.bounds.chip_columns import chip_columns, root_of
 from phaze_opt.errors import InputError
 from phaze_opt.hardware.area import AREA_FIELDS, SramLevel, area_of_arrays_mm2, sram_table
 from phaze_opt.hardware.buildable import tensor_cores_fit, vector_cores_fit
-from phaze_opt.spec.axis_names import field_of, kind_of
+from phaze_opt.spec.axis_names import RATIOS, field_of, kind_of
 from phaze_opt.spec.frozen import ResolvedStudy
 from phaze_opt.units import KIB
 
 TENSOR_CORES = ("num_tc", "pe_x", "pe_y", "l2_tc_bytes")
 VECTOR_CORES = ("num_vc", "pe_vc", "l2_vc_bytes")
-"""Fields of the cores of a chip."""
+"""Fields of the cores of a chip. What tensor cores multiply beside bf16 is in no unit of cores, but
+decides their area with them (`RATIOS`)."""
 
 _MACROS: Mapping[str, SramLevel] = {"glb_bytes": "GLB", "l2_tc_bytes": "L2", "l2_vc_bytes": "L2"}
 
@@ -144,9 +145,9 @@ def _parts(study: ResolvedStudy, names: Sequence[str]) -> list[tuple[Sequence[st
         root = root_of(space, name)
         if kind_of(name) == "chip" and root in decided:
             decided[root].add(field_of(name))
-    tensor, vector = set(TENSOR_CORES), set(VECTOR_CORES)
+    tensor, vector = {*TENSOR_CORES, *RATIOS}, set(VECTOR_CORES)
     for own in decided.values():
-        if own.intersection(TENSOR_CORES) and own.intersection(VECTOR_CORES):
+        if own & tensor and own.intersection(VECTOR_CORES):
             tensor, vector = tensor | vector, set()
     for own in decided.values():
         (tensor if own & tensor else vector if own & vector else own).update(own)

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from phaze_opt.arrays import FloatArray
-from phaze_opt.estimator.attention_tiles import CoreColumn
+from phaze_opt.estimator.attention_tiles import DIRECTIONS, CoreColumn
 from phaze_opt.estimator.chips import chip_column
 from phaze_opt.estimator.operator_table import OperatorTable
 from phaze_opt.hardware.accelerator import Accelerator
@@ -101,5 +101,6 @@ def array_slowdown(table: OperatorTable, accelerators: Sequence[Accelerator]) ->
     slowdown = np.ones((len(accelerators), len(table.operators)))
     if table.attention_owner.size > 0:
         kernels = np.array([chip.attention_kernel[3:] for chip in accelerators])
-        slowdown[:, table.attention_owner] = kernels[:, table.attention_direction]
+        places = table.attention_direction + DIRECTIONS * table.attention_cores[:, 6]
+        slowdown[:, table.attention_owner] = kernels[:, places]
     return slowdown

@@ -12,7 +12,8 @@ head and goes along the keys; in a backward it takes a column and goes along the
   (the last queries see all keys), the last columns of a backward the shortest (the last key is seen
   by one query). With few heads this counts most: there are few rows for each core.
 * How many queries a tile has, what a row pays, and in which share of the cycles the arrays work
-  belongs to the kernel and the chip (`Accelerator.attention_kernel`).
+  belongs to the kernel and the chip (`Accelerator.attention_kernel`), and so does how much faster
+  they are in fp8; what passes between buffers on the chip counts as in 16 bits there too.
 * What passes by is shared by a block of several rows of tiles, though the cores end row by row. A
   forward holds queries and their running result, and the keys and values that they see pass by. A
   backward holds keys and values with their gradients; queries and the gradient of the result pass
@@ -47,6 +48,10 @@ _TILE_QUERIES, _TILE_KEYS = (
     int(data_table("estimator", "tensor_core.toml")[f"score_tile_{side}"])
     for side in ("queries", "keys")
 )
+
+
+DIRECTIONS = 3
+"""Forward, backward, and backward with wide heads: rates of a kernel for each precision."""
 
 
 class CoreColumn(IntEnum):
@@ -193,7 +198,7 @@ def _repeated_bytes(
 
     Parameters
     ----------
-    core : (6,)
+    core : (7,)
         A row of `OperatorTable.attention_cores`.
     head_dim
         Mean over the products.
@@ -202,7 +207,7 @@ def _repeated_bytes(
     operand_bytes
         Of an element of an operand.
     """
-    heads, queries, keys, causal, key_heads, backward = core
+    heads, queries, keys, causal, key_heads, backward, _ = core
     operand, total = operand_bytes * head_dim, SUM_BYTES * head_dim
     window = causal != 0 and keys < queries
     ahead = -keys if window else keys - queries
@@ -283,10 +288,11 @@ def _fill_pool(
             rows[index, CoreColumn.ARRAY_CYCLES] = np.inf
             continue
         tile_queries = forward_queries if backward == 0 else backward_queries
-        fill_cycles, slowdown = kernel[1], kernel[3]
+        fill_cycles, direction = kernel[1], 0
         if backward != 0:
             fill_cycles = kernel[2]
-            slowdown = kernel[5] if widest[index] > WIDE_HEAD else kernel[4]
+            direction = 2 if widest[index] > WIDE_HEAD else 1
+        slowdown = kernel[3 + direction + DIRECTIONS * cores[index, 6]]
         rows[index, CoreColumn.ARRAY_CYCLES] = slowdown * _busy_cycles(
             cores[index], tile_queries, tile_cycles[index], fill_cycles, tile_keys, pool_cores,
             backward,

@@ -12,7 +12,8 @@ from phaze_opt.arrays import FloatArray, IntArray
 from phaze_opt.estimator.chips import chip_column
 from phaze_opt.estimator.vector_core import vector_operator
 from phaze_opt.hardware.accelerator import LANE_VALUE_BYTES, Accelerator
-from phaze_opt.precision import BF16, PRECISIONS
+from phaze_opt.hardware.energy import mac_energy_share
+from phaze_opt.precision import ATTENTION_PRECISIONS, BF16, PRECISIONS
 from phaze_opt.workload.graph import AttentionScores, Operator, OperatorGraph, VectorWork
 
 WIDE_HEAD = 128
@@ -55,14 +56,13 @@ class OperatorTable:
         Compulsory traffic.
     has_work : (operators,)
         1 where the operator takes time.
-    macs : (operators,)
-        Multiply-accumulates.
     macs_by_precision, product_macs : (operators, precisions)
-        These in each of `PRECISIONS`, and those that are not of fused attention.
+        Multiply-accumulates in each of `PRECISIONS`, and those that are not of fused attention.
     attention_owner : (fused attention cores,)
         Index of the operator.
-    attention_cores : (fused attention cores, 6)
-        Heads, queries, keys, 1 where there is a causal mask, key heads, and 1 for a backward.
+    attention_cores : (fused attention cores, 7)
+        Heads, queries, keys, 1 where there is a causal mask, key heads, 1 for a backward, and the
+        place of the precision in `ATTENTION_PRECISIONS`.
     attention_products : (products of fused attention cores, 2)
         Index of the core, and the size of its heads in this product.
     attention_direction : (fused attention cores,)
@@ -95,7 +95,6 @@ class OperatorTable:
     read_bytes: FloatArray
     write_bytes: FloatArray
     has_work: FloatArray
-    macs: FloatArray
     macs_by_precision: FloatArray
     product_macs: FloatArray
     attention_owner: IntArray
@@ -203,13 +202,12 @@ def operator_table(graph: OperatorGraph) -> OperatorTable:
         has_work=np.array(
             [bool(op.gemms or op.vector or op.collective) for op in operators], dtype=np.float64
         ),
-        macs=by_precision.sum(axis=1),
         macs_by_precision=by_precision,
         product_macs=np.where(are_products[:, np.newaxis], by_precision, 0.0),
         attention_owner=np.array([i for i, _ in attention], dtype=np.int64),
         attention_cores=np.array(
             [_attention_core(operators[i], scores) for i, scores in attention], dtype=np.int64
-        ).reshape(-1, 6),
+        ).reshape(-1, 7),
         attention_products=np.array(
             [
                 (core, gemm.flops // (2 * scores.elements))
@@ -222,7 +220,11 @@ def operator_table(graph: OperatorGraph) -> OperatorTable:
             [attention_direction(operators[i]) for i, _ in attention], dtype=np.int64
         ),
         macs_per_score=np.array(
-            [operators[i].flops / (2 * scores.elements) for i, scores in attention],
+            [
+                mac_energy_share(operators[i].gemms[0].precision)
+                * (operators[i].flops / (2 * scores.elements))
+                for i, scores in attention
+            ],
             dtype=np.float64,
         ),
         is_attention=np.array([op.attention is not None for op in operators], dtype=np.float64),
@@ -290,7 +292,13 @@ def _attention_core(operator: Operator, scores: AttentionScores) -> tuple[int, .
         int(scores.causal),
         min([heads, *(product.batch for product in products)]),
         int(attention_direction(operator) > 0),
+        attention_place(operator),
     )
+
+
+def attention_place(operator: Operator) -> int:
+    """Return the place of the precision of a fused attention core in `ATTENTION_PRECISIONS`."""
+    return [str(name) for name in ATTENTION_PRECISIONS].index(operator.gemms[0].precision)
 
 
 def attention_direction(operator: Operator) -> int:

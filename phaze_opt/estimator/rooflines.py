@@ -17,6 +17,7 @@ from phaze_opt.estimator.attention import array_slowdown, exposed_share
 from phaze_opt.estimator.chips import Chips
 from phaze_opt.estimator.estimate import ModeSeconds, communication_of
 from phaze_opt.estimator.operator_table import OperatorTable, array_cycles, operator_table
+from phaze_opt.hardware.energy import mac_energy_share
 from phaze_opt.network.cluster import Cluster
 from phaze_opt.workload.graph import OperatorGraph
 
@@ -30,7 +31,9 @@ class LeastWork:
     Attributes
     ----------
     macs : (operators, precisions)
-        Multiply-accumulates that no mask hides.
+        Of products.
+    attention_macs, limited_attention_macs
+        Of fused attention, those that no mask hides, and as many in bf16 as take their power.
     lane_cycles
         Of the vector lanes, but for exponentials of fused attention.
     exponentials, exponential_cycles
@@ -40,6 +43,8 @@ class LeastWork:
     """
 
     macs: FloatArray
+    attention_macs: FloatArray
+    limited_attention_macs: FloatArray
     lane_cycles: FloatArray
     exponentials: FloatArray
     exponential_cycles: FloatArray
@@ -50,18 +55,23 @@ class LeastWork:
 def least_work(graph: OperatorGraph) -> LeastWork:
     """Return the work that every chip has, cached."""
     table = operator_table(graph)
-    visible, elements = np.ones_like(table.macs), table.elements.copy()
+    elements = table.elements.copy()
+    attention, limited = np.zeros((2, len(table.operators)))
     for owner in table.attention_owner.tolist():
-        scores = table.operators[owner].attention
-        assert scores is not None
-        visible[owner] = scores.visible / scores.elements
+        operator = table.operators[owner]
+        assert operator.attention is not None
+        share = operator.attention.visible / operator.attention.elements
+        attention[owner] = operator.flops / 2 * share
+        limited[owner] = attention[owner] * mac_energy_share(operator.gemms[0].precision)
     for work in table.score_works.tolist():
         scores = table.operators[int(table.vector_owner[work])].attention
         assert scores is not None
         elements[work] = scores.visible
     of_unit = np.where(table.exponential_cycles > 0.0, elements, 0.0)
     return LeastWork(
-        macs=table.macs_by_precision * visible[:, np.newaxis],
+        macs=table.product_macs,
+        attention_macs=attention,
+        limited_attention_macs=limited,
         lane_cycles=_by_operator(table, elements * (table.lane_cycles - table.exponential_cycles)),
         exponentials=_by_operator(table, of_unit),
         exponential_cycles=_by_operator(table, elements * table.exponential_cycles),
@@ -104,8 +114,11 @@ def roofline_seconds(
     exposed_s = exposed_share(table, chips) * vc_s
     slowdown = array_slowdown(table, chips)
     cycles = array_cycles(work.macs, chips)
-    tc_s = cycles * slowdown / (arrays * chips.column("array_clock_hz")) + exposed_s
-    limited_s = cycles / (arrays * chips.column("power_limited_clock_hz"))
+    busy = cycles + work.attention_macs * slowdown
+    tc_s = busy / (arrays * chips.column("array_clock_hz")) + exposed_s
+    limited_s = (cycles + work.limited_attention_macs) / (
+        arrays * chips.column("power_limited_clock_hz")
+    )
     tc_s = np.maximum(tc_s, limited_s)
     glb_s = work.hbm_bytes / (chips.column("glb_bytes_per_cycle") * clock_hz)
     hbm_s = work.hbm_bytes / chips.column("sustained_hbm_bytes_per_s")

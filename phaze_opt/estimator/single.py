@@ -20,8 +20,12 @@ from phaze_opt.estimator.tensor_core import GroupTiling, gemm_plan
 from phaze_opt.estimator.traffic import ENERGY_LEVELS
 from phaze_opt.estimator.vector_core import vector_operator
 from phaze_opt.hardware.accelerator import Accelerator
-from phaze_opt.hardware.buildable import check_chip, check_precision
-from phaze_opt.precision import PRECISIONS, Dtype, PrecisionName
+from phaze_opt.hardware.buildable import (
+    check_attention_precision,
+    check_chip,
+    check_precision,
+)
+from phaze_opt.precision import PRECISIONS, AttentionPrecision, Dtype, PrecisionName
 from phaze_opt.workload.attention import AttentionShape, backward_work, forward_work
 from phaze_opt.workload.graph import (
     Gemm,
@@ -159,6 +163,7 @@ def estimate_attention(
     *,
     backward: bool = False,
     sustained: bool = False,
+    precision: AttentionPrecision = "bf16",
 ) -> SingleEstimate:
     """Estimate one fused attention core.
 
@@ -175,13 +180,16 @@ def estimate_attention(
         again.
     sustained
         As for `estimate_gemm`.
+    precision
+        What it multiplies in; casts are not part of it.
 
     Raises
     ------
     InputError
         As `estimate_gemm`, or if the key heads do not divide the query heads.
     """
-    graph = attention_graph(shape, backward=backward)
+    check_attention_precision(accelerator, precision)
+    graph = attention_graph(shape, backward=backward, precision=precision)
     used = _check_cores(cores, accelerator.num_tc, "tensor")
     peak = (
         2.0 * used * accelerator.pe_x * accelerator.pe_y * accelerator.in_burst.sustained_clock_hz
@@ -238,7 +246,9 @@ def cast_graph(elements: int, precision: PrecisionName) -> OperatorGraph:
     return OperatorGraph((operator,), (_read(elements), _written(*stored)))
 
 
-def attention_graph(shape: AttentionShape, *, backward: bool = False) -> OperatorGraph:
+def attention_graph(
+    shape: AttentionShape, *, backward: bool = False, precision: AttentionPrecision = "bf16"
+) -> OperatorGraph:
     """Return a fused attention core as capture finds it, forward or backward.
 
     Raises
@@ -267,11 +277,21 @@ def attention_graph(shape: AttentionShape, *, backward: bool = False) -> Operato
     statistics = shape.scores.heads * shape.queries
     # Forward: Q, K and V in; O and row statistics out. Backward: all of these and dO in; dQ, dK
     # and dV out.
+    # Operands of products are narrow, the forward's result is not.
+    stored = PRECISIONS[precision].stored
     tensors = (
-        (_read(inputs + 2 * result), _read(statistics, "fp32"), _written(inputs))
+        (
+            _read(*stored(inputs + result)),
+            _read(result),
+            _read(statistics, "fp32"),
+            _written(inputs),
+        )
+        if backward and precision != "bf16"
+        else (_read(inputs + 2 * result), _read(statistics, "fp32"), _written(inputs))
         if backward
-        else (_read(inputs), _written(result), _written(statistics, "fp32"))
+        else (_read(*stored(inputs)), _written(result), _written(statistics, "fp32"))
     )
+    gemms = tuple([dataclasses.replace(gemm, precision=precision) for gemm in gemms])
     operator = Operator("attention", gemms=gemms, vector=vector, attention=shape.scores)
     return OperatorGraph((operator,), tensors)
 

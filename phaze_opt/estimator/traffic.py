@@ -68,12 +68,15 @@ def energy_by_level_j(
     joules = energy_per_event(accelerators)
     glb_reads = traffic.glb_read + traffic.hbm_write
     glb_writes = traffic.glb_write + traffic.hbm_read
-    macs, lane_cycles = table.macs, table.all_lane_cycles
+    # As many multiply-accumulates in bf16 as take the same energy.
+    macs = (table.macs_by_precision * joules.mac_shares).sum(axis=1)
+    registers = (table.macs_by_precision * joules.register_shares).sum(axis=1)
+    lane_cycles = table.all_lane_cycles
     if shares is not None:
-        macs, lane_cycles = macs * shares, lane_cycles * shares
+        macs, registers, lane_cycles = macs * shares, registers * shares, lane_cycles * shares
     levels = [
         macs * joules.mac_j + lane_cycles * joules.lane_cycle_j,
-        macs * joules.mac_registers_j + lane_cycles * joules.lane_registers_j,
+        registers * joules.mac_registers_j + lane_cycles * joules.lane_registers_j,
         (traffic.l2_read + traffic.glb_write) * joules.l2_tc_read_j_per_byte
         + traffic.glb_read * joules.l2_tc_write_j_per_byte,
         glb_reads * joules.glb_read_j_per_byte + glb_writes * joules.glb_write_j_per_byte,

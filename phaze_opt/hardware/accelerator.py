@@ -14,7 +14,7 @@ from phaze_opt.errors import InputError
 from phaze_opt.hardware.area import AREA_FIELDS, area_of_arrays_mm2, has_macro
 from phaze_opt.limits import is_finite
 from phaze_opt.on_demand import cached_property
-from phaze_opt.precision import PRECISIONS, PrecisionName
+from phaze_opt.precision import ATTENTION_PRECISIONS, PRECISIONS, PrecisionName
 from phaze_opt.printing import PrintsAsTables, short_repr
 from phaze_opt.units import GIB, KIB
 
@@ -91,6 +91,10 @@ class Calibration:
     attention_wide_rate
         Rate of the arrays in a backward with heads wider than 128, relative to narrower ones: sums
         of that width no longer fit beside each other.
+    attention_fp8_rate, attention_fp8_backward_rate, attention_mxfp8_rate, \
+    attention_mxfp8_backward_rate
+        Rate of the arrays in a fused attention core that multiplies in fp8, or in mxfp8, relative
+        to bf16: forward and backward. ``None`` where nobody measured such a kernel.
 
     array_rate_low, array_rate_high, hbm_rate_low, hbm_rate_high
         By what the rates of the arrays in long runs and of the HBM may be multiplied on other
@@ -123,6 +127,10 @@ class Calibration:
     attention_backward_rate: float | None = None
     attention_backward_row_cycles: float | None = None
     attention_wide_rate: float = 1.0
+    attention_fp8_rate: float | None = None
+    attention_fp8_backward_rate: float | None = None
+    attention_mxfp8_rate: float | None = None
+    attention_mxfp8_backward_rate: float | None = None
     array_rate_low: float = 1.0
     array_rate_high: float = 1.0
     hbm_rate_low: float = 1.0
@@ -155,7 +163,12 @@ class Calibration:
                 raise InputError(f"{name} is {share}, but it must be from 0 to 1.")
         positive = "usable_hbm_share", "hbm_efficiency", "exponentials_per_cycle"
         clocks = "sustained_clock_hz", "burst_clock_hz", "attention_tile_queries"
-        for name in (*positive, *clocks):
+        narrow = [
+            f"attention_{precision}_{rate}"
+            for precision in ATTENTION_PRECISIONS[1:]
+            for rate in ("rate", "backward_rate")
+        ]
+        for name in (*positive, *clocks, *narrow):
             value = getattr(self, name)
             if value is not None and not (math.isfinite(value) and value > 0.0):
                 raise InputError(f"{name} is {value}, but it must be positive and finite.")
@@ -180,7 +193,8 @@ class AttentionKernel(NamedTuple):
         Fill and epilogue per row of tiles of a forward, and per column of a backward, in cycles as
         those of tiles.
     forward, backward, wide_backward
-        Cycles of `Accelerator.array_clock_hz` that a cycle of the arrays takes.
+        Cycles of `Accelerator.array_clock_hz` that a cycle of the arrays takes; the same in fp8 and
+        mxfp8, infinite where there is no such kernel.
     """
 
     tile_queries: int
@@ -189,6 +203,17 @@ class AttentionKernel(NamedTuple):
     forward: float
     backward: float
     wide_backward: float
+    fp8_forward: float = math.inf
+    fp8_backward: float = math.inf
+    fp8_wide_backward: float = math.inf
+    mxfp8_forward: float = math.inf
+    mxfp8_backward: float = math.inf
+    mxfp8_wide_backward: float = math.inf
+
+
+def _slower(cycles: float, rate: float | None) -> float:
+    """Return the cycles at a rate relative to another; infinite without a rate."""
+    return math.inf if rate is None else cycles / rate
 
 
 @cache
@@ -229,7 +254,8 @@ class Accelerator(PrintsAsTables):
         nobody does, as of chips on paper. No time or energy depends on it.
     fp8_ratio, fp4_ratio, int8_ratio
         Nominal multiply-accumulates per cycle in 8-bit and 4-bit floating point and in 8-bit
-        integers for each in bf16, dense; ``None`` where the arrays have none.
+        integers for each in bf16, dense; ``None`` where the arrays have none. They take area under
+        the model ``chip``.
 
     Raises
     ------
@@ -318,7 +344,7 @@ class Accelerator(PrintsAsTables):
         InputError
             If a buffer lies outside the table of SRAM macros.
         """
-        columns = {name: getattr(self, name) for name in AREA_FIELDS}
+        columns = {name: getattr(self, name) or 0.0 for name in AREA_FIELDS}
         return float(area_of_arrays_mm2(columns, model, pe_scale))
 
     @property
@@ -364,6 +390,7 @@ class Accelerator(PrintsAsTables):
         forward = 1.0 if rate is None else self.array_clock_hz / (self.clock_hz * rate)
         rate = own.attention_backward_rate
         backward = forward if rate is None else self.array_clock_hz / (self.clock_hz * rate)
+        wide_backward = backward / own.attention_wide_rate
         of_row = float(self.pe_x + self.pe_y)
         fills = own.tile_overhead_cycles, own.attention_row_cycles
         for stated in fills:
@@ -375,7 +402,13 @@ class Accelerator(PrintsAsTables):
             column_cycles=(of_row if of_column is None else of_column) * own.array_efficiency,
             forward=forward,
             backward=backward,
-            wide_backward=backward / own.attention_wide_rate,
+            wide_backward=wide_backward,
+            fp8_forward=_slower(forward, own.attention_fp8_rate),
+            fp8_backward=_slower(backward, own.attention_fp8_backward_rate),
+            fp8_wide_backward=_slower(wide_backward, own.attention_fp8_backward_rate),
+            mxfp8_forward=_slower(forward, own.attention_mxfp8_rate),
+            mxfp8_backward=_slower(backward, own.attention_mxfp8_backward_rate),
+            mxfp8_wide_backward=_slower(wide_backward, own.attention_mxfp8_backward_rate),
         )
 
     @property

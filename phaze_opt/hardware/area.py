@@ -26,7 +26,7 @@ SramLevel = Literal["L2", "GLB"]
 
 AREA_FIELDS = (
     "num_tc", "pe_x", "pe_y", "num_vc", "pe_vc", "l2_tc_bytes", "l2_vc_bytes",
-    "glb_bytes", "glb_bytes_per_cycle", "hbm_bytes_per_s",
+    "glb_bytes", "glb_bytes_per_cycle", "hbm_bytes_per_s", "fp8_ratio", "fp4_ratio", "int8_ratio",
 )  # fmt: skip
 """Fields of `Accelerator` that take area."""
 
@@ -45,6 +45,8 @@ class AreaConstants:
         PHY and controller per GB/s of HBM bandwidth.
     noc_mm2_per_byte_per_cycle
         On-chip network per byte and cycle of global-buffer bandwidth.
+    narrow_multipliers
+        Whether what multiplies fewer bits than 16 takes area beside what multiplies bf16.
     source
         Origin of the numbers.
     """
@@ -54,7 +56,44 @@ class AreaConstants:
     core_mm2: float
     hbm_phy_mm2_per_gb_per_s: float
     noc_mm2_per_byte_per_cycle: float
+    narrow_multipliers: bool
     source: str
+
+
+@dataclass(frozen=True)
+class NarrowMultiplier:
+    """A multiply-accumulate in fewer bits than 16, relative to one in bf16, without registers."""
+
+    area: float
+    energy: float
+    source: str
+    confidence: str
+
+
+@cache
+def narrow_multipliers() -> dict[str, NarrowMultiplier]:
+    """Return the constants of ``data/narrow_multipliers.toml`` by kind: fp8, fp4, int8."""
+    rows = data_table("hardware", "narrow_multipliers.toml").items()
+    return {kind: NarrowMultiplier(**row) for kind, row in rows}
+
+
+def narrow_share(ratios: Mapping[str, npt.ArrayLike]) -> FloatArray:
+    """Return the area of what multiplies fewer bits, relative to what multiplies bf16.
+
+    Multipliers of their own, as many as there are of the kind that takes most: other kinds use
+    these. Real arrays also share them with bf16, so that this is an upper bound.
+
+    Parameters
+    ----------
+    ratios
+        ``fp8_ratio``, ``fp4_ratio`` and ``int8_ratio`` of some chips, 0 where there are none; one
+        that is left out is 0.
+    """
+    share: FloatArray = np.zeros(())
+    for kind, multiplier in narrow_multipliers().items():
+        ratio = np.asarray(ratios.get(f"{kind}_ratio", 0.0), dtype=np.float64)
+        share = np.maximum(share, ratio * multiplier.area)
+    return share
 
 
 @dataclass(frozen=True)
@@ -205,12 +244,13 @@ def area_of_arrays_mm2(
 
     GLB + num_tc · tensor core + num_vc · vector core + control of all cores + HBM PHY + network;
     the last three are zero under ``phaze-22nm``, which reproduces the published list of Phaze (ICML
-    2024).
+    2024) and knows no multipliers but those of bf16.
 
     Parameters
     ----------
     columns
-        The fields of `AREA_FIELDS`, each of shape (accelerators,) or a scalar.
+        The fields of `AREA_FIELDS`, each of shape (accelerators,) or a scalar; ratios that are left
+        out are 0.
     model
         Area model.
     pe_scale
@@ -233,10 +273,12 @@ def area_of_arrays_mm2(
             vector_lane_um2=constants.vector_lane_um2 * pe_scale,
         )
     value = {name: np.asarray(column, dtype=np.float64) for name, column in columns.items()}
+    elements = value["pe_x"] * value["pe_y"]
+    if constants.narrow_multipliers:
+        elements = elements * (1.0 + narrow_share(value))
     blocks_um2 = (
         _macros_um2("GLB", value["glb_bytes"])
-        + value["num_tc"]
-        * tensor_core_um2(value["pe_x"], value["pe_y"], value["l2_tc_bytes"], constants)
+        + value["num_tc"] * tensor_core_um2(elements, 1.0, value["l2_tc_bytes"], constants)
         + value["num_vc"] * vector_core_um2(value["pe_vc"], value["l2_vc_bytes"], constants)
     )
     rest_mm2 = (

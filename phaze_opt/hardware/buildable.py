@@ -12,7 +12,8 @@ from phaze_opt.codec import data_table
 from phaze_opt.errors import InputError
 from phaze_opt.hardware.accelerator import LANE_VALUE_BYTES, Accelerator
 from phaze_opt.hardware.area import area_constants
-from phaze_opt.precision import PRECISIONS, PrecisionName
+from phaze_opt.precision import PRECISIONS, AttentionPrecision, PrecisionName
+from phaze_opt.training import Training
 from phaze_opt.units import MM2_PER_UM2
 
 
@@ -91,6 +92,35 @@ def check_precision(accelerator: Accelerator, precision: PrecisionName) -> None:
         f"accumulates in {kind} its arrays finish for each in bf16); state one, or take another "
         "precision."
     )
+
+
+def check_attention_precision(accelerator: Accelerator, precision: AttentionPrecision) -> None:
+    """Refuse a precision of fused attention for which nobody measured a kernel on a chip.
+
+    Raises
+    ------
+    InputError
+        Names the numbers that are missing.
+    """
+    own = accelerator.calibration
+    names = f"attention_{precision}_rate", f"attention_{precision}_backward_rate"
+    if precision != "bf16" and None in [getattr(own, name) for name in names]:
+        raise InputError(
+            f"attention_precision is {precision}, but the chip's kernel of fused attention states "
+            f"no {' and '.join(names)}; take bf16, or a chip and a kernel that were measured in it."
+        )
+
+
+def check_precisions(accelerator: Accelerator, training: Training) -> None:
+    """Refuse a training run in precisions that a chip does not multiply in.
+
+    Raises
+    ------
+    InputError
+        As `check_precision` and `check_attention_precision`.
+    """
+    check_precision(accelerator, training.precision)
+    check_attention_precision(accelerator, training.attention_precision)
 
 
 def tensor_cores_fit(columns: Mapping[str, FloatArray]) -> BoolArray:

@@ -11,7 +11,14 @@ import numpy as np
 from phaze_opt.arrays import FloatArray
 from phaze_opt.codec import data_table
 from phaze_opt.hardware.accelerator import Accelerator
-from phaze_opt.hardware.area import SramTable, area_constants, macro_um2, sram_table
+from phaze_opt.hardware.area import (
+    SramTable,
+    area_constants,
+    macro_um2,
+    narrow_multipliers,
+    sram_table,
+)
+from phaze_opt.precision import PRECISIONS, PrecisionName
 from phaze_opt.units import J_PER_PJ, MIB, MM2_PER_UM2
 
 _BYTES_PER_SRAM_ACCESS = 8
@@ -44,7 +51,11 @@ class EnergyPerEvent:
     Attributes
     ----------
     mac_j, mac_registers_j
-        One multiply-accumulate, and its registers: two operands read, one result written.
+        One multiply-accumulate in bf16, and its registers: two operands read, one result written.
+    mac_shares, register_shares : (precisions,)
+        The same in other precisions, relative to bf16, in the order of
+        `phaze_opt.precision.PRECISIONS`: narrow operands are read in fewer bits, and sums are as
+        wide as ever.
     lane_cycle_j, lane_registers_j
         One vector lane for one cycle, and its registers: one operand read, one result written.
     l2_tc_read_j_per_byte, l2_tc_write_j_per_byte, glb_read_j_per_byte, glb_write_j_per_byte
@@ -57,6 +68,8 @@ class EnergyPerEvent:
 
     mac_j: float
     mac_registers_j: float
+    mac_shares: FloatArray
+    register_shares: FloatArray
     lane_cycle_j: float
     lane_registers_j: float
     l2_tc_read_j_per_byte: FloatArray
@@ -89,6 +102,8 @@ def _energy_per_event(l2_sizes: tuple[int, ...], glb_sizes: tuple[int, ...]) -> 
     return EnergyPerEvent(
         mac_j=constants.mac_pj * J_PER_PJ,
         mac_registers_j=(2 * constants.register_read_pj + constants.register_write_pj) * J_PER_PJ,
+        mac_shares=np.array([mac_energy_share(name) for name in PRECISIONS]),
+        register_shares=_register_shares(constants),
         lane_cycle_j=constants.lane_operation_pj * J_PER_PJ,
         lane_registers_j=(constants.lane_register_read_pj + constants.lane_register_write_pj)
         * J_PER_PJ,
@@ -99,6 +114,21 @@ def _energy_per_event(l2_sizes: tuple[int, ...], glb_sizes: tuple[int, ...]) -> 
         hbm_j_per_byte=constants.hbm_pj_per_byte * J_PER_PJ,
         network_j_per_byte=constants.network_pj_per_byte * J_PER_PJ,
     )
+
+
+def _register_shares(constants: EnergyConstants) -> FloatArray:
+    """Return the energy of the registers of a multiply-accumulate, relative to bf16."""
+    pj = [
+        precision.operand_bytes * constants.register_read_pj + constants.register_write_pj
+        for precision in PRECISIONS.values()
+    ]
+    return np.array(pj) / pj[tuple(PRECISIONS).index("bf16")]
+
+
+def mac_energy_share(precision: PrecisionName) -> float:
+    """Return the energy of a multiply-accumulate in a precision, relative to bf16."""
+    kind = PRECISIONS[precision].arrays.removesuffix("-block")
+    return 1.0 if kind == "bf16" else narrow_multipliers()[kind].energy
 
 
 def _per_byte_j(table: SramTable, column: FloatArray, sizes_bytes: Sequence[int]) -> FloatArray:

@@ -12,7 +12,7 @@ from phaze_opt.choices import FusionMode
 from phaze_opt.passes.layer_cost import LayerCost, LayerPasses
 from phaze_opt.training import Training
 from phaze_opt.workload.graph import Layer, WorkloadVariant
-from phaze_opt.workload.recipes import stash_change_bytes
+from phaze_opt.workload.recipes import attention_stash_change_bytes, stash_change_bytes
 
 Rate = TypeVar("Rate", float, FloatArray)
 
@@ -30,7 +30,9 @@ def memory_bytes(layer: Layer, training: Training, fusion: FusionMode) -> tuple[
     """Return what a layer keeps per microbatch in flight, and its working set."""
     working_set = layer.fused_transient_bytes if fusion == "epilogue" else layer.transient_bytes
     kept: int = getattr(layer.stash_bytes, training.recompute)
-    kept = max(kept + stash_change_bytes(layer, training.precision, training.recompute), 0)
+    kept += stash_change_bytes(layer, training.precision, training.recompute)
+    kept += attention_stash_change_bytes(layer, training.attention_precision, training.recompute)
+    kept = max(kept, 0)
     used: int = getattr(working_set, training.recompute)
     return kept, used
 

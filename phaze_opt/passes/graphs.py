@@ -12,7 +12,7 @@ from phaze_opt.hardware.accelerator import Accelerator
 from phaze_opt.training import Training
 from phaze_opt.workload.fusion import fuse
 from phaze_opt.workload.graph import Layer, OperatorGraph
-from phaze_opt.workload.recipes import has_loss, quantised
+from phaze_opt.workload.recipes import has_loss, narrow_attention, quantised
 
 Pass = TypeVar("Pass")
 
@@ -40,11 +40,17 @@ def as_estimated(training: Training) -> Training:
 def graphs_of(layer: Layer, training: Training) -> dict[str, OperatorGraph]:
     """Name the graphs that run: what a full recompute runs again is the forward.
 
-    Linear layers run in the recipe of the training, but for those of the layer with the loss.
+    Linear layers run in the recipe of the training, but for those of the layer with the loss, and
+    fused attention in the precision that is said for it.
     """
     graphs = {"forward": layer.forward, "backward": layer.backward}
     if training.recompute == "selective":
         graphs["recompute"] = layer.selective_recompute
+    if training.attention_precision != "bf16":
+        graphs = {
+            name: narrow_attention(graph, training.attention_precision, stashed=name == "backward")
+            for name, graph in graphs.items()
+        }
     if training.precision == "bf16" or has_loss(layer):
         return graphs
     return {

@@ -11,8 +11,8 @@ from typing import Any
 
 from phaze_opt.errors import InputError
 from phaze_opt.hardware.accelerator import Accelerator
-from phaze_opt.hardware.buildable import check_precision
-from phaze_opt.precision import PRECISIONS
+from phaze_opt.hardware.buildable import check_precisions
+from phaze_opt.precision import ATTENTION_PRECISIONS, PRECISIONS
 from phaze_opt.training import Training
 
 _EVERY: tuple[object, ...] = ()
@@ -27,6 +27,10 @@ HANDLED: Mapping[str, Mapping[str, tuple[object, ...]]] = {
         "gather_copies": (False, True),
         "gradient_dtype": (None, "fp32", "bf16"),
         "precision": tuple(PRECISIONS),
+        "fp8_primary_weights": (False, True),
+        "fp8_param_gather": (False, True),
+        "attention_precision": ATTENTION_PRECISIONS,
+        "accumulation_dtype": (None, "fp32", "bf16"),
         "launch": ("graphs", "compiled", "eager"),
         "zero": (0, 1, 2, 3),
         "optimizer": _EVERY,  # whose bytes are in `OPTIMIZERS`
@@ -62,6 +66,8 @@ HANDLED: Mapping[str, Mapping[str, tuple[object, ...]]] = {
             *("attention_rate", "attention_row_cycles", "attention_tile_queries"),
             *("attention_backward_overlap", "attention_backward_rate", "attention_wide_rate"),
             "attention_backward_row_cycles",
+            *("attention_fp8_rate", "attention_fp8_backward_rate"),
+            *("attention_mxfp8_rate", "attention_mxfp8_backward_rate"),
             *("fp8_efficiency", "fp8_block_efficiency", "fp4_efficiency", "int8_efficiency"),
             # Of other chips of the name, which are evaluated by themselves.
             *("array_rate_low", "array_rate_high", "hbm_rate_low", "hbm_rate_high"),
@@ -82,9 +88,9 @@ def check_handled(training: Training, accelerators: Sequence[Accelerator] = ()) 
         Names the field, and the value where only some are known.
     """
     _check_fields("Training", training)
-    if training.precision != "bf16":
+    if (training.precision, training.attention_precision) != ("bf16", "bf16"):
         for accelerator in accelerators:
-            check_precision(accelerator, training.precision)
+            check_precisions(accelerator, training)
     for accelerator in {type(chip): chip for chip in accelerators}.values():
         _check_fields("Accelerator", accelerator)
     for calibration in {type(chip.calibration): chip.calibration for chip in accelerators}.values():

@@ -157,7 +157,7 @@ def _communication(
             Communication("gradient_synchronisation", network_s, exposed_s, gradient_bytes)
         )
         if zero:
-            weight_bytes = group.weight_terms.sent_bytes(*counts, optimizer.weight_bytes)
+            weight_bytes = group.weight_terms.sent_bytes(*counts, optimizer.gathered_bytes)
             once_s = tail.gather_s + waits_s[stage]
             communication.append(_gathers(costs, layout, stage, once_s, weight_bytes))
         yield tuple(communication)

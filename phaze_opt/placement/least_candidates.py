@@ -234,7 +234,7 @@ class _Collector:
         gradients = self._collectives(synchronisation_kind(self.zero), cluster, groups)
         weights = self._collectives("all_gather", cluster, groups)
         sent = [_by_parameters(each, float(self.training.reduced_bytes)) for each in gradients]
-        gathered = [_by_parameters(each, float(optimizer.weight_bytes)) for each in weights]
+        gathered = [_by_parameters(each, float(optimizer.gathered_bytes)) for each in weights]
         if self.zero == 0:
             beaten = [_beaten(columns, each) for each in sent]
             columns = columns.some(~np.logical_and.reduce(beaten))
@@ -465,7 +465,7 @@ class _Collector:
         gradients_s = self._of_layers_s(gradients, float(self.training.reduced_bytes))
         weights_s = np.zeros_like(gradients_s)
         if self.zero == 3:
-            weights_s = self._of_layers_s(weights, float(optimizer.weight_bytes))
+            weights_s = self._of_layers_s(weights, float(optimizer.gathered_bytes))
         rows = np.zeros((len(gradients_s), 2, layers + 1))
         np.cumsum(weights_s, axis=1, out=rows[:, 0, 1:])
         np.cumsum(weights_s + gradients_s, axis=1, out=rows[:, 1, 1:])

@@ -50,12 +50,12 @@ class Shards(NamedTuple):
             Bytes per parameter.
         """
         kinds = (
-            (optimizer.weight_bytes, self.weights),
+            (optimizer.whole_weight_bytes, self.weights),
             (optimizer.gradient_bytes, self.gradients),
         )
         return sum(
             [
-                max(parameters * (replicas - 1) - elsewhere, 0) * each // replicas
+                int(max(parameters * (replicas - 1) - elsewhere, 0) * each // replicas)
                 for each, replicas in kinds
                 if replicas > 1
             ]

@@ -185,7 +185,7 @@ class ChipRates:
     collective_core_share: FloatArray
 
 
-def s_per_parameter(moved_bytes: int, hbm_bytes_per_s: Rates, parameters_per_s: Rates) -> Rates:
+def s_per_parameter(moved_bytes: float, hbm_bytes_per_s: Rates, parameters_per_s: Rates) -> Rates:
     """Return seconds per parameter: moving bytes at HBM bandwidth, or on the lanes if slower."""
     slower: Rates = np.maximum(moved_bytes / hbm_bytes_per_s, 1.0 / parameters_per_s)
     return slower

@@ -280,7 +280,7 @@ class ReplicaGroup:
 
     def own_weights_s(self) -> Iterator[tuple[slice, FloatArray]]:
         """Yield the seconds of each layer's weights; see `ReplicatedLayers.own_parameters`."""
-        return self._own_s(self.weight_terms, self._optimizer.weight_bytes)
+        return self._own_s(self.weight_terms, self._optimizer.gathered_bytes)
 
     def _own_s(self, terms: GroupTerms, bytes_each: float) -> Iterator[tuple[slice, FloatArray]]:
         routed = np.array(self.replicated.held.parameters.routed, dtype=np.float64)
@@ -352,7 +352,7 @@ class ReplicaGroup:
     @cached_property
     def gather_at_once_s(self) -> FloatArray:
         """Seconds to gather the weights of every run of layers at once."""
-        each = float(self._optimizer.weight_bytes)
+        each = float(self._optimizer.gathered_bytes)
         routed = routed_of_runs(self.replicated.held.parameters)
         return self.weight_terms.table_s(self.replicated.parameters, routed, each)
 

@@ -138,7 +138,7 @@ def _interleaved_tail(costs: CandidateCosts, layout: Layout, done: Replay, stage
                 synchronisation_s, network_s = alone_s, total_s
     if group.zero in (1, 2) and not (group.overlaps and layout.gathers_ahead):
         gather_s = float(
-            group.weight_terms.table_s(whole, routed, float(optimizer.weight_bytes))[0]
+            group.weight_terms.table_s(whole, routed, float(optimizer.gathered_bytes))[0]
         )
     tied = [layer.tied_parameters for layer in layers]
     if max(tied) > 0 and sum(tied) < sum(layer.tied_parameters for layer in chain):

@@ -30,12 +30,16 @@ _OPTIONS = (
     "dispatcher",
     "expert_imbalance",
     "precision",
+    "attention_precision",
+    "accumulation_dtype",
 )
 """Fields of `Training` that are options of ``evaluate`` with a value."""
 
 _SWITCHES = {
     "sequence_parallel": "--sequence-parallel",
     "gather_copies": "--gather-copies",
+    "fp8_primary_weights": "--fp8-primary-weights",
+    "fp8_param_gather": "--fp8-param-gather",
     "residency": "--no-residency",
 }
 """Fields that are switches, by what is written where they differ from the default."""

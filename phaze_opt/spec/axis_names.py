@@ -49,8 +49,10 @@ WORDS = (
     "overlap",
     "launch",
     "gradient_dtype",
+    "accumulation_dtype",
     "dispatcher",
     "precision",
+    "attention_precision",
     "attention",
     "cluster",
 )
@@ -65,11 +67,12 @@ ORDER = {name: place for place, name in enumerate(dict.fromkeys((*_FIRST, "recom
 SPACE = "space"
 """Name of the part of a spec with the axes, for error sentences."""
 
-_FREE_BANDWIDTH = {
+_NOT_CHARGED = {
     "hbm_bytes_per_s": "HBM bandwidth",
     "glb_bytes_per_cycle": "bandwidth of the global buffer",
     "l2_tc_bytes": "L2 size (its list has the size of the rule)",
     "l2_vc_bytes": "L2 size (its list has the size of the rule)",
+    **dict.fromkeys(RATIOS, "arrays that multiply fewer bits than 16"),
 }
 
 
@@ -153,16 +156,11 @@ def refuse_free_axes(fields: Iterable[str], model: AreaModel, *, has_power_limit
         If there is such an axis; the sentence names it and the reason.
     """
     for field in fields:
-        if field in _FREE_BANDWIDTH and model == "phaze-22nm":
+        if field in _NOT_CHARGED and model == "phaze-22nm":
             raise InputError(
                 f"{field} cannot be searched under the area model phaze-22nm, which does not "
-                f'charge for {_FREE_BANDWIDTH[field]}; write model = "chip" under [area], or fix '
+                f'charge for {_NOT_CHARGED[field]}; write model = "chip" under [area], or fix '
                 "it."
-            )
-        if field in RATIOS:
-            raise InputError(
-                f"{field} cannot be searched, since no area model charges for arrays that multiply "
-                "fewer bits; fix it."
             )
         if field == "l2_bytes_per_cycle":
             raise InputError(
@@ -192,8 +190,13 @@ def _check_training(name: str, value: Scalar) -> None:
         if value not in get_args(AttentionKind):
             raise unknown_name("attention in the space:", value, get_args(AttentionKind))
         return
-    # A large batch and an interleaved schedule, so that only the option itself can be refused.
-    fields: dict[str, Any] = {"global_batch": MOST_SAMPLES, "pipeline_schedule": "interleaved"}
+    # Beside these, only the option itself can be refused.
+    fields: dict[str, Any] = {
+        "global_batch": MOST_SAMPLES,
+        "pipeline_schedule": "interleaved",
+        "optimizer": "adam",
+        "precision": "fp8",
+    }
     try:
         from_builtins({**fields, name: value}, Training, "space")
     except InputError as error:

@@ -26,7 +26,7 @@ from phaze_opt.choices import (
 from phaze_opt.codec import convert_fields, from_builtins, read_toml_file
 from phaze_opt.errors import InputError
 from phaze_opt.limits import MOST_DEVICES, MOST_SAMPLES, MOST_TRIALS, check_size
-from phaze_opt.precision import PrecisionName
+from phaze_opt.precision import AttentionPrecision, PrecisionName
 from phaze_opt.printing import short_repr
 from phaze_opt.spec.axis_names import TRAINING_NAMES, kind_of
 from phaze_opt.spec.objectives import (
@@ -204,7 +204,8 @@ class StudySpec:
         Samples per optimizer step on all devices.
     optimizer, sequence_parallel, residency, microbatch, recompute, zero, pipeline_schedule, \
     interleave, overlap, fused_optimizer, gather_copies, launch, gradient_dtype, expert_parallel, \
-    dispatcher, expert_imbalance, precision
+    dispatcher, expert_imbalance, precision, fp8_primary_weights, fp8_param_gather, \
+    attention_precision, accumulation_dtype
         Options of the training run, as in `phaze_opt.training.Training`, unless they are axes of
         the space. An interleave above 1 implies the interleaved pipeline schedule.
     workloads
@@ -262,6 +263,10 @@ class StudySpec:
     dispatcher: Dispatcher = "nccl"
     expert_imbalance: float = 1.0
     precision: PrecisionName = "bf16"
+    fp8_primary_weights: bool = False
+    fp8_param_gather: bool = False
+    attention_precision: AttentionPrecision = "bf16"
+    accumulation_dtype: GradientDtype | None = None
     placement: PlacementChoice = "solve"
 
     def __post_init__(self) -> None:

@@ -16,7 +16,7 @@ from phaze_opt.workload.attention import AttentionShape
 
 _LEAST_TOKENS = 4096
 _SHORT = f", < {_LEAST_TOKENS} tokens"
-_DIRECTIONS = {"fwd": "forward", "bwd": "backward"}
+DIRECTIONS = {"fwd": "forward", "bwd": "backward"}
 
 
 def attention_shape(row: dict[str, str]) -> AttentionShape:
@@ -31,6 +31,21 @@ def attention_shape(row: dict[str, str]) -> AttentionShape:
         causal=row["causal"] == "1",
         window=int(row["window"]),
         value_dim=int(row["head_dim_v"]),
+    )
+
+
+def attention_case(row: dict[str, str]) -> str:
+    """Return the name of a row of the data."""
+    shape = attention_shape(row)
+    seen = "causal" if shape.causal else "full"
+    if shape.window:
+        seen = f"window of {shape.window}"
+    width = str(shape.head_dim)
+    if shape.width != shape.head_dim:
+        width = f"{shape.head_dim}/{shape.width}"
+    return (
+        f"{DIRECTIONS[row['direction']]} {shape.batch}×{shape.queries}, "
+        f"{shape.heads}/{shape.kv_heads} heads of {width}, {seen}"
     )
 
 
@@ -78,7 +93,7 @@ def validate_training_attention() -> list[ValidationTable]:
 
 def _kind(row: dict[str, str]) -> str:
     """Say in which table of its chip and kernel a row is."""
-    direction = _DIRECTIONS[row["direction"]]
+    direction = DIRECTIONS[row["direction"]]
     if row["window"] != "0":
         return f"{direction}, windows"
     return direction if int(row["sequence"]) >= _LEAST_TOKENS else f"{direction}{_SHORT}"
@@ -89,16 +104,7 @@ def _predict(
 ) -> ValidationRow:
     """Estimate one kernel."""
     shape, backward = attention_shape(row), row["direction"] == "bwd"
-    seen = "causal" if shape.causal else "full"
-    if shape.window:
-        seen = f"window of {shape.window}"
-    width = str(shape.head_dim)
-    if shape.width != shape.head_dim:
-        width = f"{shape.head_dim}/{shape.width}"
-    case = (
-        f"{_DIRECTIONS[row['direction']]} {shape.batch}×{shape.queries}, "
-        f"{shape.heads}/{shape.kv_heads} heads of {width}, {seen}"
-    )
+    case = attention_case(row)
     overhead_s = table["call_overhead_s"][int(backward)]
     # What was timed are kernels one behind the other for a while, as in training.
     estimated = estimate_attention(shape, chip, None, overhead_s, backward=backward, sustained=True)
@@ -115,8 +121,8 @@ def _sums(
             by_shape.setdefault(attention_shape(row), {})[row["direction"]] = row
     sums = []
     for both in by_shape.values():
-        if len(both) == len(_DIRECTIONS):
-            forward, backward = (_predict(both[name], chip, table) for name in _DIRECTIONS)
+        if len(both) == len(DIRECTIONS):
+            forward, backward = (_predict(both[name], chip, table) for name in DIRECTIONS)
             measured_s = forward.measured + backward.measured
             predicted_s = forward.predicted + backward.predicted
             case = forward.case.removeprefix("forward ")

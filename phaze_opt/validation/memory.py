@@ -33,7 +33,7 @@ def _predict(row: dict[str, str]) -> ValidationRow:
     (block,) = [layer for layer in variant.layers if layer.name == "block"]
     adam = OPTIMIZERS["adam"]
     state_bytes = adam.weight_bytes + adam.gradient_bytes + adam.state_bytes
-    per_block: int = (
+    per_block: float = (
         block.parameters * state_bytes
         if row["quantity"] == "state"
         else getattr(block.stash_bytes, row["recompute"])

@@ -5,6 +5,8 @@ those of `phaze_opt.validation.products`; what a call holds beside its product b
 of a chip and a framework. There are rows where frameworks agree: none of fp8-block on the B200,
 where they differ by half, and none in mxfp8, which nobody published.
 
+Fused attention is that of kernels that train, without the casts before them.
+
 Casts are kernels that know their scale: they read 2 bytes of an element and write 1.
 """
 
@@ -15,9 +17,11 @@ from typing import cast
 from phaze_opt.calibration.quantised_products import QuantisedCalls
 from phaze_opt.codec import data_rows, data_table
 from phaze_opt.estimator.isolated import estimate_isolated
-from phaze_opt.estimator.single import cast_graph
-from phaze_opt.hardware.presets import load_accelerator
-from phaze_opt.precision import PrecisionName
+from phaze_opt.estimator.single import cast_graph, estimate_attention
+from phaze_opt.hardware.kernels import with_kernel
+from phaze_opt.hardware.presets import find_accelerator, load_accelerator
+from phaze_opt.precision import AttentionPrecision, PrecisionName
+from phaze_opt.validation.attention_training import DIRECTIONS, attention_case, attention_shape
 from phaze_opt.validation.measured import ValidationRow, ValidationTable
 from phaze_opt.workload.graph import Gemm
 
@@ -55,6 +59,44 @@ def validate_narrow_products() -> list[ValidationTable]:
         source = f"{provenance['measured_by']}, {rows[0]['source'].rpartition(' ')[2]}"
         tables.append(ValidationTable(title, name, constants["call_overhead_s"], source, predicted))
     return tables
+
+
+def validate_narrow_attention() -> list[ValidationTable]:
+    """Predict every measured kernel of fused attention in fewer bits.
+
+    Returns
+    -------
+    tables
+        One for each chip, precision and direction, in the order of the data.
+    """
+    provenance = data_table("validation", "attention_narrow.toml")
+    grouped: dict[tuple[str, str, str, str], list[ValidationRow]] = {}
+    for row in data_rows("validation", "attention_narrow.csv"):
+        name, kernel, precision = row["accelerator"], row["kernel"], row["precision"]
+        key = name, kernel, precision, DIRECTIONS[row["direction"]]
+        chip = with_kernel(find_accelerator(name), kernel).accelerator
+        estimated = estimate_attention(
+            attention_shape(row),
+            chip,
+            backward=row["direction"] == "bwd",
+            sustained=True,
+            precision=cast(AttentionPrecision, precision),
+        )
+        case = attention_case(row)
+        predicted = ValidationRow(
+            case, float(row["latency_s"]), estimated.latency_s, source=row["source"]
+        )
+        grouped.setdefault(key, []).append(predicted)
+    return [
+        ValidationTable(
+            f"attention {kernel} {precision}, {direction}",
+            name,
+            0.0,
+            provenance["measured_by"],
+            tuple(members),
+        )
+        for (name, kernel, precision, direction), members in grouped.items()
+    ]
 
 
 def validate_casts() -> list[ValidationTable]:

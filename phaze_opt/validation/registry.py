@@ -23,12 +23,17 @@ from phaze_opt.validation.measured import (
     unexpressed_rows,
 )
 from phaze_opt.validation.memory import validate_block_memory
-from phaze_opt.validation.narrow import validate_casts, validate_narrow_products
+from phaze_opt.validation.narrow import (
+    validate_casts,
+    validate_narrow_attention,
+    validate_narrow_products,
+)
 from phaze_opt.validation.norms import validate_norms
 from phaze_opt.validation.operators import validate_single_operators
 from phaze_opt.validation.products import validate_best_products, validate_products
 from phaze_opt.validation.runs import validate_run_memory, validate_run_times
 from phaze_opt.validation.sustained_products import validate_sustained_products
+from phaze_opt.validation.trace import validate_trace
 
 GROUPS: tuple[ValidationGroup, ...] = get_args(ValidationGroup)
 
@@ -42,8 +47,9 @@ PREDICTORS: Mapping[ValidationGroup, tuple[Callable[[], list[ValidationTable]], 
         validate_single_operators,
         validate_norms,
         validate_expert_layers,
+        validate_trace,
     ),
-    "attention": (validate_attention, validate_training_attention),
+    "attention": (validate_attention, validate_training_attention, validate_narrow_attention),
     "collectives": (validate_collectives, validate_expert_exchanges),
     "training": (validate_run_times,),
     "memory": (validate_block_memory, validate_run_memory),

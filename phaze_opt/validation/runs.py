@@ -217,7 +217,7 @@ def _as_it_may_have_run(options: dict[str, str]) -> Iterator[tuple[CostedPoint, 
     microbatches = tuple(int(size) for size in options["microbatches"].split())
     sequence_parallel = options["sequence_parallel"] == "true"
     preset = find_accelerator(options["accelerator"])
-    software = _software(options)
+    software, precision = _software(options), _recipe(options["precision"])
     chip = with_kernel(preset, software.attention_kernel).accelerator
     cluster = load_cluster(options["cluster"], degrees.devices)
     workload = load_workload(
@@ -244,7 +244,9 @@ def _as_it_may_have_run(options: dict[str, str]) -> Iterator[tuple[CostedPoint, 
             gradient_dtype=software.gradient_dtype,
             expert_parallel=int(options.get("expert_parallel") or 1),
             dispatcher=cast(Dispatcher, options.get("dispatcher") or "nccl"),
-            precision=_recipe(options["precision"]),
+            accumulation_dtype=software.accumulation_dtype,
+            precision=precision,
+            **software.fp8_weights(precision),
         )
         point = Point(workload, chip, cluster, training, degrees, software.fusion)
         costed = cost_point(point, schedules)

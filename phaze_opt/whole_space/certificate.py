@@ -176,7 +176,7 @@ def rates_of(study: ResolvedStudy, chip: Accelerator) -> dict[str, float]:
     """Return the rates that a chip shares with all chips of its box."""
     names = dict.fromkeys((*AREA_FIELDS, *study.spec.space.varying_fields))
     columns = {
-        name: np.array([float(getattr(chip, name))]) for name in names if hasattr(chip, name)
+        name: np.array([float(getattr(chip, name) or 0.0)]) for name in names if hasattr(chip, name)
     }
     return {name: float(column[0]) for name, column in box_rates(study, columns).items()}
 

@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from phaze_opt.estimator.vector_core import vector_operator
 from phaze_opt.hardware.accelerator import LANE_VALUE_BYTES, AttentionKernel, Calibration
+from phaze_opt.hardware.energy import mac_energy_share
 from phaze_opt.network.cluster import Cluster
 from phaze_opt.network.token_exchange import operator_cost
 from phaze_opt.on_demand import cached_property
@@ -82,13 +83,16 @@ def roofline_times(graph: OperatorGraph, rates: Rates, group: TensorGroup) -> Op
     macs_per_s = cores.number * cores.pe_x * cores.pe_y * rates.array_clock_hz
     tensor_s = []
     for operator, lanes_s in zip(operators, vector_s, strict=True):
-        macs = sum(gemm.flops / 2 / cores.rate_of(gemm) for gemm in operator.gemms)
-        seconds = macs / macs_per_s
-        if operator.attention is not None:
+        if operator.attention is None:
+            limited = sum(gemm.flops / 2 / cores.rate_of(gemm) for gemm in operator.gemms)
+            seconds = limited / macs_per_s
+        else:
             share = operator.attention.visible / operator.attention.elements
-            macs, seconds = macs * share, seconds * share * rates.slowdown(operator)
+            macs = sum(gemm.flops / 2 for gemm in operator.gemms)
+            seconds = macs / macs_per_s * share * rates.slowdown(operator)
             seconds += (1.0 - rates.overlap(operator)) * lanes_s
-        tensor_s.append(max(seconds, _limited_s(macs, cores, rates)))
+            limited = macs * mac_energy_share(operator.gemms[0].precision) * share
+        tensor_s.append(max(seconds, _limited_s(limited, cores, rates)))
     moved_bytes = _moved_bytes(graph)
     glb_s = [moved / rates.glb_bytes_per_s for moved in moved_bytes]
     hbm_s = [moved / rates.hbm_bytes_per_s for moved in moved_bytes]
@@ -217,13 +221,15 @@ def _on_cores(
     vector_s = [cycles / rates.clock_hz for cycles in lane_cycles]
     tensor_s = [cycles / rates.array_clock_hz for cycles in busy_cycles]
     for place, operator in enumerate(graph.operators):
-        share = 1.0
-        if operator.attention is not None:
+        if operator.attention is None:
+            limited = sum(gemm.flops / 2 / cores.rate_of(gemm) for gemm in operator.gemms)
+        else:
             share = scores[place] / operator.attention.elements
             # The arrays wait for a part of the lanes' time.
             tensor_s[place] += (1.0 - rates.overlap(operator)) * vector_s[place]
-        macs = sum(gemm.flops / 2 / cores.rate_of(gemm) for gemm in operator.gemms)
-        limited_s = _limited_s(share * macs, cores, rates)
+            macs = sum(gemm.flops / 2 for gemm in operator.gemms)
+            limited = share * macs * mac_energy_share(operator.gemms[0].precision)
+        limited_s = _limited_s(limited, cores, rates)
         tensor_s[place] = max(tensor_s[place], limited_s)
     glb_s = [
         (own + more) / rates.glb_bytes_per_s for own, more in zip(glb_bytes, again, strict=True)

@@ -15,10 +15,11 @@ from itertools import accumulate
 from typing import NamedTuple
 
 from phaze_opt.codec import data_table
+from phaze_opt.estimator.attention_tiles import DIRECTIONS
 from phaze_opt.estimator.gemm_traffic import HALVINGS, RESIDENT_SHARE
 from phaze_opt.estimator.operator_table import WIDE_HEAD
 from phaze_opt.hardware.accelerator import AttentionKernel
-from phaze_opt.precision import PRECISIONS, SUM_BYTES
+from phaze_opt.precision import ATTENTION_PRECISIONS, BF16, PRECISIONS, SUM_BYTES
 from phaze_opt.workload.graph import AttentionScores, Gemm
 
 _ASSUMED = data_table("estimator", "tensor_core.toml")
@@ -248,22 +249,17 @@ def score_work(
             _ceil(head, x) * _ceil(keys, y) * queries,
             _ceil(head, x) * _ceil(queries, y) * keys,
         )
-        l2_bytes = (
-            2.0
-            * PRECISIONS[gemm.precision].operand_bytes
-            * queries
-            * keys
-            * head
-            / math.sqrt(x * y * _REGISTERS)
-        )
+        l2_bytes = 2.0 * BF16.operand_bytes * queries * keys * head / math.sqrt(x * y * _REGISTERS)
         cycles += max(min(held), l2_bytes / cores.l2_rate)
     rows = [len(columns) for columns in _seen_columns(scores, queries, keys)]
     tiles, lines = sum(rows), rows
-    fill, slowdown = kernel.row_cycles, kernel.forward
+    fill, direction = kernel.row_cycles, 0
     if backward:
         lines = _lengths_of_columns(_seen_columns(scores, queries, keys))
         fill = kernel.column_cycles
-        slowdown = kernel.wide_backward if widest > WIDE_HEAD else kernel.backward
+        direction = 2 if widest > WIDE_HEAD else 1
+    precision = [str(name) for name in ATTENTION_PRECISIONS].index(gemms[0].precision)
+    slowdown = float(kernel[3 + direction + DIRECTIONS * precision])
     longest = max(lines) * cycles + fill
     total = scores.heads * (tiles * cycles + len(lines) * fill)
     lost = 0.5 * (lines[-1] * cycles + fill) * (1.0 - 1.0 / count)

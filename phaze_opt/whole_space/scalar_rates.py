@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from phaze_opt.estimator.operator_table import WIDE_HEAD
+from phaze_opt.estimator.attention_tiles import DIRECTIONS
+from phaze_opt.estimator.operator_table import WIDE_HEAD, attention_place
 from phaze_opt.hardware.accelerator import Accelerator, AttentionKernel, Calibration
 from phaze_opt.network.cluster import Cluster
 from phaze_opt.whole_space.scalar_products import TensorCores
@@ -83,8 +84,8 @@ class Rates(NamedTuple):
 
     def slowdown(self, operator: Operator) -> float:
         """Return the factor by which fused attention takes more array cycles than its products."""
-        kernel = self.attention_kernel
-        return (kernel.forward, kernel.backward, kernel.wide_backward)[_direction(operator)]
+        place = _direction(operator) + DIRECTIONS * attention_place(operator)
+        return float(self.attention_kernel[3 + place])
 
     def overlap(self, operator: Operator) -> float:
         """Return the share of the lanes' time that the products of fused attention hide."""

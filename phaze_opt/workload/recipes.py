@@ -13,6 +13,9 @@ norms, and everything that is no product.
   data gradient read one and the weight gradient the other. `fusion` merges it into what makes it.
 * The copy by columns is what the backward keeps instead of the input; the result of fused attention
   is kept in 16 bits too, since its own backward reads it.
+* Fused attention may multiply in fewer bits too (`narrow_attention`): queries, keys and values, and
+  the gradient of the result, are cast before it, and the backward keeps these casts. The result
+  leaves the kernel in 16 bits, and the backward reads it so.
 * Weights are read as their narrow copies, which are made once per batch
   (`phaze_opt.training.Training.held_bytes`).
 
@@ -27,7 +30,13 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import NamedTuple
 
-from phaze_opt.precision import PRECISIONS, Precision, PrecisionName
+from phaze_opt.precision import (
+    BF16,
+    PRECISIONS,
+    AttentionPrecision,
+    Precision,
+    PrecisionName,
+)
 from phaze_opt.workload.graph import (
     Layer,
     Operator,
@@ -65,6 +74,59 @@ def quantised(graph: OperatorGraph, precision: PrecisionName, *, stashed: bool) 
     if precision == "bf16" or not linear:
         return graph
     return _Casts(graph, precision, linear, stashed).graph()
+
+
+@lru_cache(maxsize=1024)
+def narrow_attention(
+    graph: OperatorGraph, precision: AttentionPrecision, *, stashed: bool
+) -> OperatorGraph:
+    """Return a graph whose fused attention multiplies in a precision, cached.
+
+    Parameters
+    ----------
+    graph
+        A captured pass of a layer, whose linear layers are not yet in a recipe.
+    precision
+        Of attention; bf16 changes nothing.
+    stashed
+        As for `quantised`.
+    """
+    cores = _attention_cores(graph)
+    if precision == "bf16" or not cores:
+        return graph
+    return _AttentionCasts(graph, precision, cores, stashed).graph()
+
+
+def attention_stash_change_bytes(
+    layer: Layer, precision: AttentionPrecision, recompute: str
+) -> int:
+    """Return by how much attention in a precision changes what a layer keeps per microbatch."""
+    if precision == "bf16" or recompute == "full":
+        return 0
+    again = layer.selective_recompute if recompute == "selective" else OperatorGraph()
+    made = Counter(each.elements for each in again.tensors if each.writers and each.outlives)
+    cores, change = frozenset(_attention_cores(layer.backward)), 0
+    for tensor in layer.backward.tensors:
+        if tensor.writers or not _only_of_attention(tensor, cores):
+            continue
+        if made[tensor.elements] > 0:
+            made[tensor.elements] -= 1
+            continue
+        change += PRECISIONS[precision].stored(tensor.elements)[0]
+        change -= tensor.elements * tensor.element_bytes
+    return change
+
+
+def _attention_cores(graph: OperatorGraph) -> tuple[int, ...]:
+    """Return the fused attention cores of a graph."""
+    return tuple([i for i, each in enumerate(graph.operators) if each.attention is not None])
+
+
+def _only_of_attention(tensor: Tensor, cores: frozenset[int]) -> bool:
+    """Say whether nothing but fused attention reads a tensor in 16 bits, which is not a sum."""
+    readers = {read.operator for read in tensor.readers}
+    wide = tensor.kind in ("activation", "gradient") and tensor.element_bytes == BF16.operand_bytes
+    return wide and bool(readers) and readers <= cores
 
 
 def has_loss(layer: Layer) -> bool:
@@ -159,6 +221,8 @@ class _Cast(NamedTuple):
 class _Casts:
     """A graph with its operators moved apart, so that casts stand between them."""
 
+    _named = ""
+
     def __init__(
         self,
         graph: OperatorGraph,
@@ -179,7 +243,7 @@ class _Casts:
         casts = [
             _Cast(min(read.operator for read in reads), tensor, reads)
             for tensor in graph.tensors
-            if (reads := _operands(tensor, linear)) and not self._is_narrow(tensor)
+            if (reads := self._reads(tensor)) and not self._is_narrow(tensor)
         ]
         self._casts = sorted(casts, key=lambda cast: cast.before)
         self._place: list[int] = []
@@ -194,22 +258,28 @@ class _Casts:
                 cast = waiting.pop(0)
                 self._append_cast(cast.tensor)
             self._place.append(len(self._operators))
-            if index in self._linear:
-                (gemm,) = operator.gemms
-                operator = replace(operator, gemms=(replace(gemm, precision=self._name),))
-            self._operators.append(operator)
+            self._operators.append(self._narrow(operator) if index in self._linear else operator)
         tensors = [each for tensor in self._graph.tensors for each in self._rewritten(tensor)]
         return OperatorGraph(tuple(self._operators), tuple(tensors))
+
+    def _narrow(self, operator: Operator) -> Operator:
+        """Return an operator that multiplies in the precision."""
+        gemms = tuple([replace(gemm, precision=self._name) for gemm in operator.gemms])
+        return replace(operator, gemms=gemms)
+
+    def _reads(self, tensor: Tensor) -> tuple[TensorRead, ...]:
+        """Return the reads of a tensor that are narrow."""
+        return _operands(tensor, self._linear)
 
     def _append_cast(self, tensor: Tensor) -> None:
         """Append the operators that cast a tensor."""
         number = len(self._place_of_cast) + 1
         if self._scales_tensors:
             search = VectorWork("reduce", 1, tensor.elements)
-            self._operators.append(Operator(f"largest_{number}", vector=(search,)))
+            self._operators.append(Operator(f"{self._named}largest_{number}", vector=(search,)))
         self._place_of_cast[id(tensor)] = len(self._operators)
         work = VectorWork(QUANTISE, 1, tensor.elements)
-        self._operators.append(Operator(f"{QUANTISE}_{number}", vector=(work,)))
+        self._operators.append(Operator(f"{self._named}{QUANTISE}_{number}", vector=(work,)))
 
     def _is_narrow(self, tensor: Tensor) -> bool:
         """Say whether narrow copies of a tensor come from outside: of weights, and kept ones."""
@@ -218,7 +288,7 @@ class _Casts:
 
     def _rewritten(self, tensor: Tensor) -> list[Tensor]:
         """Return a tensor with its readers and writers moved, and its narrow copies."""
-        operands = _operands(tensor, self._linear)
+        operands = self._reads(tensor)
         others = [read for read in tensor.readers if read not in operands]
         moved = [replace(read, operator=self._place[read.operator]) for read in others]
         writers = tuple([(self._place[writer], elements) for writer, elements in tensor.writers])
@@ -232,13 +302,7 @@ class _Casts:
         searches = [cast - 1] if self._scales_tensors else []
         read_by = [TensorRead(place, tensor.elements) for place in (*searches, cast)]
         readers = sorted([*moved, *read_by], key=lambda r: r.operator)
-        by_rows = [read for read in operands if read.operator not in self._gradients]
-        by_columns = [read for read in operands if read.operator in self._gradients]
-        # In a forward the copy by columns is kept for the backward; attention keeps its own result.
-        keeps = tensor.kind == "activation" and not by_columns and tensor.outlives
-        copies = [self._copy(tensor, by_rows, (cast,), outlives=False)] if by_rows else []
-        if by_columns or keeps:
-            copies.append(self._copy(tensor, by_columns, (cast,), outlives=keeps))
+        copies, keeps = self._copies(tensor, operands, cast)
         outlives = tensor.outlives and not (keeps and tensor.writers and self._only_cast(tensor))
         scales = [
             Tensor(1, "fp32", tensor.kind, ((place, 1),), (TensorRead(cast, 1),))
@@ -246,12 +310,25 @@ class _Casts:
         ]
         return [replace(plain, readers=tuple(readers), outlives=outlives), *scales, *copies]
 
+    def _copies(
+        self, tensor: Tensor, operands: Sequence[TensorRead], cast: int
+    ) -> tuple[list[Tensor], bool]:
+        """Return what a cast writes, and whether that is kept for the backward."""
+        by_rows = [read for read in operands if read.operator not in self._gradients]
+        by_columns = [read for read in operands if read.operator in self._gradients]
+        # In a forward the copy by columns is kept for the backward; attention keeps its own result.
+        keeps = tensor.kind == "activation" and not by_columns and tensor.outlives
+        copies = [self._copy(tensor, by_rows, (cast,), outlives=False)] if by_rows else []
+        if by_columns or keeps:
+            copies.append(self._copy(tensor, by_columns, (cast,), outlives=keeps))
+        return copies, keeps
+
     def _only_cast(self, tensor: Tensor) -> bool:
         """Say whether nothing but the cast reads a tensor, in the forward and the backward."""
         by_attention = any(
             self._graph.operators[writer].attention is not None for writer, _ in tensor.writers
         )
-        return not by_attention and len(_operands(tensor, self._linear)) == len(tensor.readers)
+        return not by_attention and len(self._reads(tensor)) == len(tensor.readers)
 
     def _copy(
         self,
@@ -279,3 +356,18 @@ class _Casts:
             readers=tuple(readers),
             outlives=outlives,
         )
+
+
+class _AttentionCasts(_Casts):
+    """A graph with casts before its fused attention: one copy, which the backward keeps."""
+
+    _named = "attention_"
+
+    def _reads(self, tensor: Tensor) -> tuple[TensorRead, ...]:
+        return tensor.readers if _only_of_attention(tensor, self._linear) else ()
+
+    def _copies(
+        self, tensor: Tensor, operands: Sequence[TensorRead], cast: int
+    ) -> tuple[list[Tensor], bool]:
+        keeps = tensor.kind == "activation" and tensor.outlives
+        return [self._copy(tensor, operands, (cast,), outlives=keeps)], keeps

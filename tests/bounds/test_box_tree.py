@@ -148,7 +148,9 @@ def test_no_chip_is_better_than_the_cores_of_its_box(
     engines: dict[str, Engine], data: st.DataObject
 ) -> None:
     """Bounds by the cores lie between those of the chips and those of the peak rates."""
-    engine = engines[data.draw(st.sampled_from([*HALVING, *WIDE_SPACES]))]
+    assert core_units(engines["narrow-arrays"].grid.chips) is None
+    names = [name for name in (*HALVING, *WIDE_SPACES) if name != "narrow-arrays"]
+    engine = engines[data.draw(st.sampled_from(names))]
     grid, chips = engine.grid, engine.grid.chips
     boxes = np.array([data.draw(st.integers(0, len(chips.table.chips) - 1))])
     option = data.draw(st.integers(0, len(grid.options) - 1))

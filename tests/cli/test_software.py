@@ -8,6 +8,7 @@ from typing import Any, get_args
 import pytest
 
 from phaze_opt.choices import SoftwareName
+from phaze_opt.precision import PRECISIONS
 from phaze_opt.software import SOFTWARE
 from phaze_opt.training import Training
 from tests.cli.conftest import Phaze
@@ -19,6 +20,10 @@ RUN = (
 )  # fmt: skip
 
 
+PRECISIONS_OF = ("fp8_primary_weights_of", "fp8_param_gather_of")
+"""In which precisions weights are held and gathered in fp8: options in those only."""
+
+
 def options_of(name: SoftwareName) -> list[str]:
     """Return the options that set the same one by one."""
     stated: list[str] = []
@@ -27,7 +32,7 @@ def options_of(name: SoftwareName) -> list[str]:
         option = f"--{field.name.replace('_', '-')}"
         if field.name == "gather_copies":
             stated += [option if value else "--no-gather-copies"]
-        elif field.name != "attention_kernel" and value is not None:
+        elif field.name not in ("attention_kernel", *PRECISIONS_OF) and value is not None:
             stated += [option, value]
     return stated
 
@@ -48,7 +53,22 @@ def test_every_name_has_options_that_there_are() -> None:
     training = {field.name for field in fields(Training)}
     for each in SOFTWARE.values():
         own = {field.name for field in fields(each)}
-        assert own - training == {"fusion", "attention_kernel"}
+        assert own - training == {"fusion", "attention_kernel", *PRECISIONS_OF}
+        for precision in PRECISIONS:
+            options: dict[str, Any] = {**each.fp8_weights(precision)}
+            assert Training(8, zero=3, optimizer=each.optimizer, precision=precision, **options)
+
+
+def test_weights_are_narrow_where_the_software_has_them_so(phaze: Phaze) -> None:
+    """In fp8, not in 16 bits; what is given beside the name wins."""
+    run = (*RUN, "--software", "megatron-bridge", "--set", "fp8_ratio=2")
+    narrow = ("--precision", "fp8")
+    by_name = phaze(*run, *narrow).json
+    stated = ("--fp8-primary-weights", "--fp8-param-gather")
+    assert by_name == phaze(*run, *narrow, *stated).json
+    wide = phaze(*run, *narrow, "--no-fp8-primary-weights", "--no-fp8-param-gather").json
+    assert wide["placement"] != by_name["placement"]
+    assert phaze(*run).json["placement"]["stages"] != by_name["placement"]["stages"]
 
 
 def test_fused_attention_has_the_kernel_of_the_software(phaze: Phaze) -> None:

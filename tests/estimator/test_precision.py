@@ -14,8 +14,10 @@ from hypothesis import strategies as st
 from phaze_opt.errors import InputError
 from phaze_opt.estimator.chips import Chips
 from phaze_opt.estimator.estimate import ModeEstimate, estimate_on_cores
-from phaze_opt.estimator.rooflines import roofline_seconds
+from phaze_opt.estimator.operator_table import operator_table
+from phaze_opt.estimator.rooflines import least_work, roofline_seconds
 from phaze_opt.estimator.single import gemm_graph
+from phaze_opt.hardware import energy
 from phaze_opt.hardware.accelerator import Accelerator
 from phaze_opt.hardware.presets import load_accelerator
 from phaze_opt.network.presets import load_cluster
@@ -39,7 +41,16 @@ def others() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         known = cast(dict[str, Precision], PRECISIONS)
         patch.setitem(known, "same", Precision(*BF16))
+        _forget()
         yield
+    _forget()
+
+
+def _forget() -> None:
+    """Forget arrays that have a place for every precision."""
+    energy._energy_per_event.cache_clear()
+    operator_table.cache_clear()
+    least_work.cache_clear()
 
 
 def in_precision(gemm: Gemm, name: str) -> OperatorGraph:

@@ -4,6 +4,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
 
 from phaze_opt.codec import to_json
 from phaze_opt.errors import InputError
@@ -12,11 +14,13 @@ from phaze_opt.hardware.area import (
     AREA_FIELDS,
     area_constants,
     area_of_arrays_mm2,
+    narrow_multipliers,
     sram_table,
     tensor_core_um2,
     vector_core_um2,
 )
 from phaze_opt.units import KIB, MIB
+from tests.strategies import accelerators
 
 DATA = Path(__file__).parent.parent / "data"
 
@@ -123,9 +127,32 @@ def test_every_core_has_its_control(core: str) -> None:
 def test_only_elements_and_lanes_grow_with_their_size() -> None:
     """A fifth larger, they take a fifth more; buffers, control and wires stay as they are."""
     base = Accelerator(num_tc=8, num_vc=2, pe_x=128, pe_y=64, pe_vc=256, glb_bytes=128 * MIB)
-    columns = {name: getattr(base, name) for name in AREA_FIELDS}
+    columns = {name: getattr(base, name) or 0.0 for name in AREA_FIELDS}
     constants = area_constants("chip")
     elements_um2 = base.num_tc * base.pe_x * base.pe_y * constants.tensor_pe_um2
     lanes_um2 = base.num_vc * base.pe_vc * constants.vector_lane_um2
     grown_mm2 = area_of_arrays_mm2(columns, "chip", 1.2) - area_of_arrays_mm2(columns, "chip")
     assert grown_mm2 == pytest.approx(0.2 * (elements_um2 + lanes_um2) / 1e6)
+
+
+@given(accelerators, st.floats(0.1, 8.0), st.floats(0.1, 8.0))
+def test_narrow_multipliers_take_area_under_chip_alone(
+    chip: Accelerator, ratio: float, other: float
+) -> None:
+    """As many as are stated of the kind that takes most; none changes nothing to the bit."""
+    plain = replace(chip, fp8_ratio=None, fp4_ratio=None, int8_ratio=None)
+    narrow = replace(plain, fp8_ratio=ratio)
+    both = replace(narrow, int8_ratio=other)
+    assume(plain.area_mm2 is not None and plain.area_chip_mm2 is not None)
+    assert plain.area_mm2 == narrow.area_mm2 == both.area_mm2
+    columns = {name: getattr(plain, name) or 0.0 for name in AREA_FIELDS}
+    stated = {name: value for name, value in columns.items() if not name.endswith("_ratio")}
+    assert float(area_of_arrays_mm2(stated, "chip")) == plain.area_chip_mm2
+    elements = plain.num_tc * plain.pe_x * plain.pe_y
+    of_one = area_constants("chip").tensor_pe_um2 * elements * 1e-6
+    multipliers = narrow_multipliers()
+    shares = (multipliers["fp8"].area * ratio, multipliers["int8"].area * other)
+    for larger, share in ((narrow, shares[0]), (both, max(shares))):
+        assert larger.area_chip_mm2 is not None and plain.area_chip_mm2 is not None
+        more = larger.area_chip_mm2 - plain.area_chip_mm2
+        assert more == pytest.approx(share * of_one, abs=1e-9 * plain.area_chip_mm2)

@@ -54,6 +54,10 @@ PER_KERNEL = {
     "attention_backward_rate",
     "attention_backward_row_cycles",
     "attention_wide_rate",
+    "attention_fp8_rate",
+    "attention_fp8_backward_rate",
+    "attention_mxfp8_rate",
+    "attention_mxfp8_backward_rate",
     "exponentials_per_cycle",
 }
 """Fields that may be calibrated for a kernel of fused attention on a chip."""

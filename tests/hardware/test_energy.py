@@ -10,6 +10,7 @@ import pytest
 from phaze_opt.hardware.accelerator import Accelerator
 from phaze_opt.hardware.area import area_constants, sram_table
 from phaze_opt.hardware.energy import energy_constants, energy_per_event, static_power_w
+from phaze_opt.precision import PRECISIONS
 from phaze_opt.units import KIB, MIB
 
 BASE = Accelerator(num_tc=8, num_vc=2, pe_x=128, pe_y=128, pe_vc=128, glb_bytes=128 * MIB)
@@ -36,6 +37,21 @@ def test_a_result_needs_all_of_its_operands() -> None:
     lane_pj = stated.lane_register_read_pj + stated.lane_register_write_pj
     np.testing.assert_allclose(found.mac_registers_j, words_pj * 1e-12)
     np.testing.assert_allclose(found.lane_registers_j, lane_pj * 1e-12)
+
+
+def test_fewer_bits_take_less_energy() -> None:
+    """A multiply-accumulate in eight bits less than one in 16, and one in four less still."""
+    found = energy_per_event([BASE])
+    for shares in (found.mac_shares, found.register_shares):
+        by_name = dict(zip(PRECISIONS, shares.tolist(), strict=True))
+        assert by_name["bf16"] == 1.0
+        assert by_name["nvfp4"] < by_name["fp8"] <= by_name["mxfp8"] < 1.0
+        assert by_name["int8"] <= by_name["fp8"]
+    # The registers of 8 bits: two reads of half a word, and a sum as wide as ever.
+    stated = energy_constants()
+    of_sum = stated.register_write_pj
+    share = (stated.register_read_pj + of_sum) / (2 * stated.register_read_pj + of_sum)
+    assert found.register_shares[list(PRECISIONS).index("fp8")] == pytest.approx(share)
 
 
 @pytest.mark.parametrize("core", ["num_tc", "num_vc"])

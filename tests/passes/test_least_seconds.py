@@ -21,7 +21,7 @@ from phaze_opt.passes.graphs import default_fusion
 from phaze_opt.passes.layer_cost import LeastLayers
 from phaze_opt.passes.least_seconds import least_layers, longest_layers
 from phaze_opt.point import CostedPoint, Point, cost_point
-from phaze_opt.precision import PRECISIONS
+from phaze_opt.precision import ATTENTION_PRECISIONS, PRECISIONS
 from phaze_opt.scheduling.solve_schedule import solve_schedule
 from phaze_opt.training import Training
 from phaze_opt.workload.graph import Workload, WorkloadVariant
@@ -61,12 +61,18 @@ trainings = st.builds(
     launch=st.sampled_from(["graphs", "compiled", "eager"]),
     gradient_dtype=st.sampled_from([None, "bf16"]),
     precision=st.sampled_from(["bf16", "bf16", *PRECISIONS]),
+    attention_precision=st.sampled_from(["bf16", "bf16", *ATTENTION_PRECISIONS]),
 )
 
 
 def able(name: str, **fields: float) -> Accelerator:
     """Return a preset whose arrays multiply in every precision."""
-    return load_accelerator(name, fp8_ratio=2.0, fp4_ratio=3.0, int8_ratio=2.0, **fields)
+    rates = {
+        f"calibration.attention_{precision}_{direction}": rate
+        for precision, rate in (("fp8", 1.6), ("mxfp8", 1.3))
+        for direction in ("rate", "backward_rate")
+    }
+    return load_accelerator(name, fp8_ratio=2.0, fp4_ratio=3.0, int8_ratio=2.0, **rates, **fields)
 
 
 @functools.cache
@@ -116,7 +122,7 @@ def test_no_pass_is_shorter(
     chips = [able(tpu), *chips]
     captured = workload(model, training.microbatch, training.sequence_parallel)
     # What is no part of a schedule.
-    training = replace(training, gather_copies=False, launch="graphs")
+    training = replace(training, zero=min(training.zero, 1), gather_copies=False, launch="graphs")
     for variant in captured.variants:
         least = least_layers(variant, chips, CLUSTER, training)
         longest = longest_layers(variant, Chips(chips), CLUSTER, training)

@@ -10,6 +10,7 @@ import pytest
 
 from phaze_opt.errors import InputError
 from phaze_opt.evaluation import evaluate
+from phaze_opt.hardware import energy
 from phaze_opt.hardware.accelerator import Accelerator
 from phaze_opt.hardware.presets import load_accelerator
 from phaze_opt.network.presets import load_cluster
@@ -71,7 +72,10 @@ def test_free_casts_at_equal_rates_are_sixteen_bits(monkeypatch: pytest.MonkeyPa
     plain = evaluate(workload, able(), CLUSTER, TRAINING, (2, 4, 1))
     wide = PRECISIONS["bf16"]._replace(arrays="fp8")
     monkeypatch.setitem(cast(dict[str, Precision], PRECISIONS), "fp8-row", wide)
-    monkeypatch.setattr(Training, "_copied_bytes", 0)
+    monkeypatch.setattr(Training, "_cast_bytes", 0)
+    # Nor do its multiply-accumulates take another energy.
+    monkeypatch.setattr(energy, "mac_energy_share", lambda name: 1.0)
+    monkeypatch.setattr(energy, "_energy_per_event", energy._energy_per_event.__wrapped__)
 
     def renamed(graph: OperatorGraph, precision: str, *, stashed: bool) -> OperatorGraph:
         """Return the graph with products in the recipe, and nothing else."""
@@ -126,3 +130,20 @@ def test_memory_holds_copies_and_a_narrower_stash(workload: Workload) -> None:
     assert after.parameters == 2 * before.parameters
     assert after.stash < before.stash
     assert after.optimizer == before.optimizer
+
+
+def test_attention_in_fewer_bits_is_faster_and_keeps_less(workload: Workload) -> None:
+    """Where a kernel is stated; bf16 says nothing, and a chip without one is refused."""
+    training = replace(TRAINING, recompute="none")
+    with pytest.raises(InputError, match="states no attention_fp8_rate and attention_fp8_back"):
+        evaluate(workload, able(), CLUSTER, replace(training, attention_precision="fp8"), (1, 8, 1))
+    rates = {"calibration.attention_fp8_rate": 1.5, "calibration.attention_fp8_backward_rate": 1.4}
+    chip = able(**rates)
+    plain = evaluate(workload, able(), CLUSTER, training, (1, 8, 1))
+    assert evaluate(workload, chip, CLUSTER, training, (1, 8, 1)).layers == plain.layers
+    narrow = evaluate(
+        workload, chip, CLUSTER, replace(training, attention_precision="fp8"), (1, 8, 1)
+    )
+    assert plain.placement is not None and narrow.placement is not None
+    stashes = [each.placement.stages[0].memory_bytes.stash for each in (plain, narrow)]  # type: ignore[union-attr]
+    assert stashes[1] < stashes[0]

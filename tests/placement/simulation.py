@@ -16,7 +16,6 @@ from phaze_opt.network.message import send_receive_s
 from phaze_opt.passes.layer_cost import LayerCost, local_parameters
 from phaze_opt.placement.memory import Shards, stage_memory
 from phaze_opt.placement.placement_problem import PlacementProblem
-from phaze_opt.training import OPTIMIZERS
 
 
 @dataclass
@@ -103,12 +102,12 @@ class Simulation:
         self.problem = problem
         self.pipeline, self.data, self.tensor = degrees[:3]
         self.training = problem.training
-        self.optimizer = OPTIMIZERS[problem.training.optimizer]
+        self.optimizer = problem.training.state
         self.layers = problem.layers[self.tensor]
         batch = self.data * self.training.microbatch
         self.microbatches = -(-self.training.global_batch // batch)
 
-    def collective(self, kind: CollectiveName, count: int, routed: int, each: int) -> float:
+    def collective(self, kind: CollectiveName, count: int, routed: int, each: float) -> float:
         """Return the time of a collective of the replicas; nothing takes no time.
 
         Of so many parameters of some bytes each; of those among them that are a share of the routed
@@ -155,13 +154,13 @@ class Simulation:
             for n, r in zip(own, routed, strict=True)
         ]
         weights = [
-            self.collective("all_gather", n, r, optimizer.weight_bytes)
+            self.collective("all_gather", n, r, optimizer.gathered_bytes)
             for n, r in zip(own, routed, strict=True)
         ]
         parameters, all_routed = local_parameters(held), sum(routed)
         whole_gradients = self.collective(kind, parameters, all_routed, optimizer.gradient_bytes)
         whole_weights = self.collective(
-            "all_gather", parameters, all_routed, optimizer.weight_bytes
+            "all_gather", parameters, all_routed, optimizer.gathered_bytes
         )
         # All of one flat network is shared with the tensor-parallel group.
         blocked_forward = [layer.passes.forward.link_s for layer in held]

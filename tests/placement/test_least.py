@@ -27,6 +27,7 @@ from phaze_opt.placement.solve_placement import solve_placement
 from phaze_opt.training import Training
 from tests.benchmarks.test_bench_placement import transformer
 from tests.placement.strategies import problems, seconds, with_experts, with_link
+from tests.strategies import fp8_weights
 
 SLACK = 1.0 + 1e-9
 
@@ -78,6 +79,7 @@ def training_problems(draw: st.DrawFn, interleave: bool = False) -> PlacementPro
         zero=draw(st.integers(0, 3)),
         overlap=draw(st.sampled_from(["none", "partial", "data", "experts", "all"])),
         gradient_dtype=draw(st.sampled_from([None, "fp32", "bf16"])),
+        **draw(fp8_weights),
         pipeline_schedule=schedule,
         interleave=chunks,
         sequence_parallel=draw(st.booleans()),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +63,14 @@ OTHER: dict[str, str] = {
     "dispatcher": '"deepep"',
     "expert_imbalance": "1.5",
     "precision": '"fp8"',
+    "attention_precision": '"fp8"',
+    "fp8_primary_weights": "true",
+    "fp8_param_gather": "true",
+    "accumulation_dtype": '"bf16"',
 }
+_FP8 = {"optimizer": '"adam"', "precision": '"fp8"'}
+NEEDS: dict[str, dict[str, str]] = {"fp8_primary_weights": _FP8, "fp8_param_gather": _FP8}
+"""Keys that stand only beside others."""
 INNER: dict[type, tuple[str, dict[str, str]]] = {
     AreaSpec: (
         "[area]",
@@ -131,6 +139,10 @@ AXES: dict[str, list[Any]] = {
     "dispatcher": ["nccl", "ideal"],
     "expert_imbalance": [1.0, 1.5],
     "precision": ["bf16", "fp8"],
+    "attention_precision": ["bf16", "fp8"],
+    "fp8_primary_weights": [False, True],
+    "fp8_param_gather": [False, True],
+    "accumulation_dtype": ["fp32", "bf16"],
     "fp8_ratio": [2.0, 1.0],
     "fp4_ratio": [4.0, 2.0],
     "int8_ratio": [2.0, 1.0],
@@ -159,8 +171,9 @@ def test_every_key_is_in_these_tables() -> None:
 @pytest.mark.parametrize("key", OTHER)
 def test_every_key_changes_the_question(key: str, tmp_path: Path) -> None:
     """Two studies that differ in one key are different studies."""
-    plain = written(tmp_path, HEAD)
-    changed = written(tmp_path, {**HEAD, key: OTHER[key]})
+    head = {**HEAD, **NEEDS.get(key, {})}
+    plain = written(tmp_path, head)
+    changed = written(tmp_path, {**head, key: OTHER[key]})
     assert getattr(plain, key) != getattr(changed, key)
     assert check_names(plain).hash != check_names(changed).hash
 
@@ -192,8 +205,7 @@ def test_every_key_of_a_workload_changes_the_question(key: str, tmp_path: Path) 
 
 
 LEVELS = ("network.0.bandwidth_gb_per_s", "network.0.launch_us")
-NOT_CHARGED = ("l2_bytes_per_cycle", "fp8_ratio", "fp4_ratio", "int8_ratio")
-SEARCHABLE = [name for name in (*ORDER, *LEVELS) if name not in NOT_CHARGED]
+SEARCHABLE = [name for name in (*ORDER, *LEVELS) if name != "l2_bytes_per_cycle"]
 """No area model charges for the bandwidth of private buffers, which is refused as an axis."""
 
 
@@ -213,6 +225,7 @@ def test_every_axis_changes_the_design(name: str) -> None:
         space=space,
         area=AreaSpec(model="chip"),
         constraints=constraints,
+        **{key: json.loads(value) for key, value in NEEDS.get(name, {}).items()},
     )
     study = check_names(spec)
     first, second = (study.design(point) for point in all_points(space))

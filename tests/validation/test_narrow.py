@@ -9,7 +9,12 @@ from phaze_opt.calibration.quantised_products import fit_quantised_products
 from phaze_opt.codec import data_rows, data_table
 from phaze_opt.hardware.presets import load_accelerator
 from phaze_opt.validation.measured import ValidationTable
-from phaze_opt.validation.narrow import validate_casts, validate_narrow_products
+from phaze_opt.validation.narrow import (
+    validate_casts,
+    validate_narrow_attention,
+    validate_narrow_products,
+)
+from phaze_opt.validation.trace import validate_trace
 from phaze_opt.workload.graph import Gemm
 
 
@@ -70,3 +75,27 @@ def test_constants_of_calls_are_what_the_fit_gives() -> None:
         stated = provenance["calls"][precision][chip][framework]
         assert values["call_overhead_s"] == pytest.approx(stated["call_overhead_s"], abs=1e-7)
         assert values["quantisation_bytes"] == pytest.approx(stated["quantisation_bytes"], abs=1e-2)
+
+
+def test_attention_in_fewer_bits_is_met() -> None:
+    """Forwards and backwards within 13 % on average, and no direction far to one side."""
+    tables = validate_narrow_attention()
+    assert sum(len(table.rows) for table in tables) == len(
+        data_rows("validation", "attention_narrow.csv")
+    )
+    for table in tables:
+        assert table.mean_absolute_error <= 0.13
+        assert abs(table.bias) <= 0.13
+
+
+def test_the_trace_takes_no_less_than_the_physics() -> None:
+    """Kernels of DeepSeek's run take up to a quarter longer, its casts up to three times as long.
+
+    They cast again what is multiplied the other way, which is one pass here.
+    """
+    (table,) = validate_trace()
+    errors = {row.case: row.error for row in table.rows}
+    assert set(errors) == {"compute", "casts", "exchanges", "union"}
+    for kind in ("compute", "exchanges", "union"):
+        assert -0.25 <= errors[kind] <= 0.0
+    assert -0.7 <= errors["casts"] <= 0.0

@@ -126,6 +126,22 @@ CASES: dict[str, dict[str, Any]] = {
             precision=["bf16", "fp8", "mxfp8", "nvfp4"],
         ),
     },
+    "narrow-arrays": {
+        "model": "bert-large",
+        "attention": "flash",
+        "optimizer": "adam",
+        "tensor_parallel": (1,),
+        "area": AreaSpec(max_mm2=420.0, model="chip"),
+        "space": Space(
+            "tpuv4-lanes",
+            fp8_ratio=[0.5, 1.0, 2.0],
+            num_tc=[2, 4, 8],
+            pe_x=[64, 128],
+            num_vc=[2, 4],
+            glb_mib=[16, 64],
+            precision=["bf16", "fp8"],
+        ),
+    },
     # The fastest take a small slice: on all of it they are below their bounds by more than bounds
     # are above the truth.
     "torus": {

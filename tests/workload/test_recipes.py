@@ -8,11 +8,17 @@ from typing import get_args
 import pytest
 
 from phaze_opt.passes.graphs import graphs_of
-from phaze_opt.precision import PRECISIONS, PrecisionName
+from phaze_opt.precision import PRECISIONS, AttentionPrecision, PrecisionName
 from phaze_opt.training import Training
 from phaze_opt.workload.fusion import fuse
 from phaze_opt.workload.graph import Layer, OperatorGraph
-from phaze_opt.workload.recipes import is_cast, quantised, stash_change_bytes
+from phaze_opt.workload.recipes import (
+    attention_stash_change_bytes,
+    is_cast,
+    narrow_attention,
+    quantised,
+    stash_change_bytes,
+)
 from phaze_opt.workload.zoo import load_workload
 
 NARROW = [name for name in get_args(PrecisionName) if name != "bf16"]
@@ -142,9 +148,57 @@ def test_shards_add_up(name: PrecisionName) -> None:
 def test_copies_of_weights_are_held_and_made() -> None:
     """Two narrow copies stand beside the weights, and are cast once per batch."""
     plain = Training(8, optimizer="adam")
-    held: tuple[tuple[PrecisionName, int], ...] = (("fp8", 2), ("mxfp8", 3), ("nvfp4", 2))
+    held: tuple[tuple[PrecisionName, float], ...] = (
+        ("fp8", 2),
+        ("mxfp8", 2.0625),
+        ("nvfp4", 1.125),
+    )
     for name, copies in held:
         changed = replace(plain, precision=name)
         assert changed.state.held_bytes[0] == plain.state.held_bytes[0] + copies
         assert changed.step_bytes == plain.step_bytes + 2 + copies
     assert PRECISIONS["nvfp4"].operand_bytes == 0.5625
+
+
+@pytest.mark.parametrize("precision", ["fp8", "mxfp8"])
+def test_attention_reads_casts_and_keeps_them(precision: AttentionPrecision) -> None:
+    """Queries, keys and values are kept once, in a byte and their scales, and the result in two."""
+    attending = [
+        layer
+        for layer in layers(DENSE).values()
+        if any(operator.attention is not None for operator in layer.forward.operators)
+    ]
+    assert attending
+    for layer in attending:
+        plain = {"forward": layer.forward, "backward": layer.backward}
+        narrow = {
+            name: narrow_attention(graph, precision, stashed=name == "backward")
+            for name, graph in plain.items()
+        }
+        for name, graph in plain.items():
+            assert narrow_attention(graph, "bf16", stashed=name == "backward") == graph
+            cores = [each for each in narrow[name].operators if each.attention is not None]
+            assert {gemm.precision for each in cores for gemm in each.gemms} == {precision}
+            assert narrow[name].flops == graph.flops
+        kept = {
+            name: sum(t.elements * t.element_bytes for t in graphs["forward"].tensors if t.outlives)
+            for name, graphs in (("plain", plain), ("narrow", narrow))
+        }
+        shrunk = kept["narrow"] - kept["plain"]
+        assert shrunk == attention_stash_change_bytes(layer, precision, "none") < 0
+        # What the backward takes from outside is what the forward kept.
+        taken = sum(
+            tensor.elements * tensor.element_bytes
+            for tensor in narrow["backward"].tensors
+            if not tensor.writers and tensor.kind == "activation"
+        )
+        before = sum(
+            tensor.elements * tensor.element_bytes
+            for tensor in plain["backward"].tensors
+            if not tensor.writers and tensor.kind == "activation"
+        )
+        assert taken - before == shrunk
+        casts = [each for each in narrow["forward"].operators if is_cast(each)]
+        assert len(casts) == 3
+        names = [each.id for each in quantised(narrow["forward"], "fp8", stashed=False).operators]
+        assert len(names) == len(set(names))
