@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from phaze_opt.choices import FusionMode
+from phaze_opt.precision import Dtype
 from phaze_opt.workload.fusion import fuse
 from phaze_opt.workload.graph import (
     Gemm,
@@ -224,7 +225,7 @@ def test_complex_numbers_are_made_by_a_kernel_of_their_own(mode: FusionMode) -> 
     names = ("cast", "scale", "turn", "narrow", "double", "norm")
     work = [Operator(name, vector=(VectorWork("multiply", 1, 8),)) for name in names[:-1]]
     norm = Operator("norm", vector=(VectorWork("softmax", 1, 8),))
-    dtypes = ("fp32", "fp32", "complex64", "bf16", "bf16")
+    dtypes: tuple[Dtype, ...] = ("fp32", "fp32", "complex64", "bf16", "bf16")
     between = tuple(
         Tensor(8, dtype, writers=((place, 8),), readers=(TensorRead(place + 1, 8),))
         for place, dtype in enumerate(dtypes)

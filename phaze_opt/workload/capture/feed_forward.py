@@ -30,11 +30,14 @@ class FeedForward(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the network's result."""
-        first, *gated = self.up(x)
+        inner = self._activated(*self.up(x))
+        result: Tensor = self.down(dropout(inner, self.inner_dropout))
+        return result
+
+    def _activated(self, first: Tensor, *gated: Tensor) -> Tensor:
+        """Return the activation, times its gate where it has one."""
         if self.compiled and gated:
-            inner = kernels.gated_activation(first, *gated, self.activation)
-            result: Tensor = self.down(dropout(inner, self.inner_dropout))
-            return result
+            return kernels.gated_activation(first, gated[0], self.activation)
         if self.activation == "swiglu":
             inner = functional.silu(first)
         elif self.activation == "relu":
@@ -43,5 +46,4 @@ class FeedForward(nn.Module):
             inner = functional.gelu(first, approximate="tanh")
         for activation in gated:
             inner = inner * activation
-        result: Tensor = self.down(dropout(inner, self.inner_dropout))
-        return result
+        return inner

@@ -251,6 +251,39 @@ differentiate(rms_norm, rms_norm_backward, lambda inputs, results: (*inputs, res
 
 
 @shape_only
+def compiled_rms_norm(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+    """Return what `rms_norm` does; the gradient of its weight is a kernel of its own."""
+    return torch.empty_like(x), x.new_empty((*x.shape[:-1], 1), dtype=_STATISTICS_DTYPE)
+
+
+@shape_only
+def compiled_rms_norm_backward(
+    gradient: Tensor, x: Tensor, weight: Tensor, statistics: Tensor
+) -> Tensor:
+    """Return the gradient of the input, row by row."""
+    return torch.empty_like(x)
+
+
+@shape_only
+def rms_norm_weight_gradient(gradient: Tensor, x: Tensor, statistics: Tensor) -> Tensor:
+    """Return the gradient of the weight: sums over columns, which no kernel over rows finds."""
+    return x.new_empty(x.shape[-1:])
+
+
+def _compiled_rms_norm_backward(
+    gradient: Tensor, x: Tensor, weight: Tensor, statistics: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Return both gradients, each of its own kernel."""
+    of_input = compiled_rms_norm_backward(gradient, x, weight, statistics)
+    return of_input, rms_norm_weight_gradient(gradient, x, statistics)
+
+
+differentiate(
+    compiled_rms_norm, _compiled_rms_norm_backward, lambda inputs, results: (*inputs, results[1])
+)
+
+
+@shape_only
 def nll_loss_forward(log_probabilities: Tensor, targets: Tensor) -> Tensor:
     """Return PyTorch's loss of every token.
 
