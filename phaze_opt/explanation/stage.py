@@ -178,6 +178,8 @@ def stage_time(
             for binding in (layer.forward, layer.backward, layer.recompute)
             if binding is not None
         )
+        if exchanges and cost.training.pairs_microbatches:
+            exposed_s = min(exposed_s, sum(on_path_s.values()))
         communication.append(
             Communication(
                 kind=kind,

@@ -154,13 +154,26 @@ class ReplicatedLayers:
     def cover_s(self) -> dict[bool, tuple[FloatArray, FloatArray]]:
         """Seconds of each layer's forward, and backward, in which the queue may run.
 
-        By whether the tensor-parallel group uses the same level.
+        By whether the tensor-parallel group uses the same level. Of the first forward and the last
+        backward of a batch, which have no other microbatch beside them.
         """
         merged = self.problem.merged_from
-        problem = self.problem if merged is None else merged.problem
-        # What runs beside another microbatch covers less.
-        least = None if problem.training.pairs_microbatches else 0.0
-        runs = DegreeRuns(problem, self.tensor, self.held, least)
+        return self._cover_s(self.problem if merged is None else merged.problem, 0.0)
+
+    @property
+    def every_cover_s(self) -> dict[bool, tuple[FloatArray, FloatArray]]:
+        """The same of any forward and backward: beside another microbatch they take less."""
+        return self._least_cover_s if self.problem.training.pairs_microbatches else self.cover_s
+
+    @cached_property
+    def _least_cover_s(self) -> dict[bool, tuple[FloatArray, FloatArray]]:
+        return self._cover_s(self.problem, None)
+
+    def _cover_s(
+        self, problem: PlacementProblem, paired: float | None
+    ) -> dict[bool, tuple[FloatArray, FloatArray]]:
+        """Return them for some share of the microbatches in pairs, see `DegreeRuns`."""
+        runs = DegreeRuns(problem, self.tensor, self.held, paired)
         forward_s, forward_link_s, *others = [runs.column(name) for name in PASS_COLUMNS]
         backward_s, backward_link_s = others[0] + others[2], others[1] + others[3]
         return {
@@ -291,7 +304,9 @@ class ReplicaGroup:
     def forward_gather(self) -> Exchange:
         """Weights gathered for the forward: ZeRO 3 for every microbatch, else once per batch."""
         count = len(self.replicated.held)
-        cover_s, _ = self.replicated.cover_s[self.shares_level]
+        every = self.zero == 3
+        covers_s = self.replicated.every_cover_s if every else self.replicated.cover_s
+        cover_s, _ = covers_s[self.shares_level]
         exposed_s, total_s = np.zeros((count, count + 1)), np.zeros((count, count + 1))
         share = self.problem.collective_core_share
         for rows, gather_s in self.own_weights_s():
@@ -321,7 +336,7 @@ class ReplicaGroup:
     def every_backward(self) -> tuple[Exchange, Exchange]:
         """Weights gathered (ZeRO 3) and gradients sent (ZeRO 2 and 3) in every backward."""
         count = len(self.replicated.held)
-        _, cover_s = self.replicated.cover_s[self.shares_level]
+        _, cover_s = self.replicated.every_cover_s[self.shares_level]
         gathers, reductions = (
             Exchange(np.zeros((count, count + 1)), np.zeros((count, count + 1))) for _ in range(2)
         )
