@@ -3,8 +3,10 @@
 PYTHON ?= python3.11
 BIN := .venv/bin
 STAMP := .venv/.installed
+DOCS_STAMP := .venv/.docs-installed
 
-.PHONY: setup study paper test test-browser torture lint bench sampler-bench clean
+.PHONY: setup study paper test test-browser torture lint bench sampler-bench docs docs-test \
+	docs-update release clean
 
 setup: $(STAMP)
 
@@ -51,6 +53,28 @@ bench: $(STAMP)
 # Two hours; OPTIONS="--models bert-large --seeds 2 --trials 100" is a short form.
 sampler-bench: $(STAMP)
 	$(BIN)/python -m tests.benchmarks.sampler_bench $(OPTIONS)
+
+$(DOCS_STAMP): requirements-docs.lock $(STAMP)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements-docs.lock
+	touch $(DOCS_STAMP)
+
+# Into build/docs, to be opened as files; without a warning, and offline.
+docs: $(DOCS_STAMP)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet
+
+# Runs every command, program and notebook that the documentation shows: some minutes.
+docs-test: $(DOCS_STAMP)
+	$(BIN)/python -m pytest tests/docs/run -n 2 --dist worksteal \
+		--override-ini addopts="--strict-markers --strict-config -q"
+
+# After a change of the cost model: what notebooks print, and README's table of truth.
+docs-update: $(DOCS_STAMP)
+	$(BIN)/python -m docs.tools.notebooks --write
+	$(BIN)/python -m docs.tools.truth --write
+
+# Wheel and sdist into dist, each tried in fresh environments of the Pythons that are there.
+release: $(DOCS_STAMP)
+	$(BIN)/python -m docs.tools.release $(OPTIONS)
 
 clean:
 	rm -rf .venv build dist *.egg-info

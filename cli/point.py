@@ -113,7 +113,7 @@ class PointOptions:
         Overlap | None,
         typer.Option(
             help="Communication beside compute: of the replicas (data, by default; partial: as "
-            "XLA), or also tensor-parallel.",
+            "XLA), also of tokens to their experts (experts), or also tensor-parallel (all).",
             show_default=False,
         ),
     ] = None

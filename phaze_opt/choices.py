@@ -22,7 +22,7 @@ Launch = Literal["graphs", "compiled", "eager"]
 Layout = Literal["tn", "nn", "nt"]
 """Forward, data gradient, and weight gradient that adds to an accumulator in fp32."""
 OptimizerName = Literal["sgd", "adam", "adam-bf16", "adam-foreach"]
-Overlap = Literal["none", "partial", "data", "all"]
+Overlap = Literal["none", "partial", "data", "experts", "all"]
 PipelineScheduleName = Literal["1f1b", "gpipe", "interleaved"]
 PlotKind = Literal["history", "area", "parallel", "breakdown", "importance"]
 Recompute = Literal["none", "selective", "full"]

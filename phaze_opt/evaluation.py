@@ -500,23 +500,25 @@ def _energy_by_level_j(
     by_stage = [[chain[name] for name in stage.layers] for stage in solved.stages]
     parameters = sum(map(local_parameters, by_stage))
     shards = Shards.of(training.zero, solved.data)
-    # A replica updates its share of all parameters, those of experts elsewhere too.
+    # Of what replicas share out, each updates its share of the experts elsewhere too.
     elsewhere = sum(layer.elsewhere_parameters for layers in by_stage for layer in layers)
-    elsewhere *= shards.optimizer > 1
     energy_j = {
         level: solved.microbatches
         * sum(layer.count * layer.energy_by_level_j[level] for layer in cost.layers)
         for level in ENERGY_LEVELS
     }
+    after_first = solved.microbatches - 1
     update_bytes = (
         1.0 / shards.optimizer * training.step_bytes
-        + (solved.microbatches - 1) * (1.0 / shards.gradients) * optimizer.accumulation_bytes
+        + after_first * (1.0 / shards.gradients) * optimizer.accumulation_bytes
         + solved.microbatches * sum(training.copy_bytes)
     )
     energy_j["hbm"] += parameters * update_bytes * joules.hbm_j_per_byte
-    if elsewhere:
-        step_bytes = training.step_bytes / shards.optimizer
-        energy_j["hbm"] += elsewhere * step_bytes * joules.hbm_j_per_byte
+    if elsewhere and shards.optimizer > 1:
+        moved_bytes = training.step_bytes / shards.optimizer
+        if shards.gradients > 1:
+            moved_bytes += after_first * optimizer.accumulation_bytes / shards.gradients
+        energy_j["hbm"] += elsewhere * moved_bytes * joules.hbm_j_per_byte
     sent_bytes = sum(
         exchange.sent_bytes for stage in solved.stages for exchange in stage.communication
     )

@@ -257,8 +257,9 @@ class Training:
         What communication runs beside compute: ``none`` (Megatron-LM of 2021), ``partial`` (most of
         the gathers of weights, as XLA's programs for TPUs do, see
         `phaze_opt.placement.synchronisation`), ``data`` (what replicas exchange, as frameworks do
-        by default today) or ``all`` (also the tensor-parallel collectives next to a product, chunk
-        by chunk).
+        by default today), ``experts`` (also tokens to their experts and back, beside the compute of
+        another microbatch, see `phaze_opt.passes.paired`) or ``all`` (also the tensor-parallel
+        collectives next to a product, chunk by chunk).
     fused_optimizer
         Whether the optimizer step runs in one pass over its state.
     gather_copies
@@ -354,11 +355,6 @@ class Training:
                 f"expert_imbalance is {self.expert_imbalance}, but it must be between 1 and "
                 f"{MOST_IMBALANCE:g}."
             )
-        if self.expert_parallel > 1 and self.zero > 1:
-            raise InputError(
-                f"zero is {self.zero}, but with an expert_parallel of {self.expert_parallel} it "
-                "must be 0 or 1: shards of gradients and weights over two groups are not modelled."
-            )
         self._check_fp8_weights()
 
     def _check_fp8_weights(self) -> None:
@@ -433,7 +429,12 @@ class Training:
     @property
     def hides_gradients(self) -> bool:
         """Whether the exchange of gradients runs beside compute."""
-        return self.overlap in ("data", "all")
+        return self.overlap in ("data", "experts", "all")
+
+    @property
+    def pairs_microbatches(self) -> bool:
+        """Whether tokens go to their experts beside the compute of another microbatch."""
+        return self.expert_parallel > 1 and self.overlap in ("experts", "all")
 
     @property
     def step_bytes(self) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from typing import Any
 
@@ -11,7 +12,14 @@ from hypothesis import strategies as st
 
 from phaze_opt.degrees import Degrees
 from phaze_opt.errors import InputError
-from phaze_opt.evaluation import Evaluation, evaluate
+from phaze_opt.evaluation import (
+    Evaluation,
+    evaluate,
+    evaluation_from_json_dict,
+    evaluation_to_json_dict,
+)
+from phaze_opt.explanation.explain import explain
+from phaze_opt.report.words import placement_words
 from phaze_opt.spec.freezing import freeze
 from phaze_opt.spec.space import Space
 from phaze_opt.spec.study_spec import StudySpec
@@ -48,6 +56,35 @@ def test_a_placement_states_the_devices_of_experts() -> None:
         point("2x8x1x4", expert_parallel=2)
 
 
+def test_an_answer_states_the_devices_of_experts() -> None:
+    """In JSON, in words, and when it is read back; and the exchanges have a name of their own."""
+    stated = point("2x8x1x4", dispatcher="deepep")
+    assert stated.placement and stated.placement.expert == 4
+    plain = evaluation_to_json_dict(stated)
+    assert plain["placement"]["expert"] == 4
+    assert evaluation_from_json_dict(json.loads(json.dumps(plain))) == stated
+    assert "experts shared out over 4 (2x8x1x4)" in placement_words(stated.placement)
+    dense = point("2x8x1").placement
+    assert dense and dense.degrees_text == "2x8x1" and "experts" not in placement_words(dense)
+
+
+@pytest.mark.parametrize("placement", ["1x8x2x4", "1x8x1x4", "1x8x2"])
+def test_an_explanation_names_exchanges_apart_from_collectives(placement: str) -> None:
+    """What the stage does still adds up, and each kind is there where its group is."""
+    reasons = explain(MODEL, "h100", "dgx-h100", TRAINING, placement, devices=16)
+    stage = reasons.stage
+    assert stage is not None
+    assert sum(stage.parts_s.values()) == pytest.approx(seconds(reasons.evaluation))
+    degrees = Degrees.of_text(placement)
+    assert degrees
+    assert (stage.parts_s.get("token_exchanges", 0.0) > 0.0) == (degrees.expert > 1)
+    assert (stage.parts_s["tensor_collectives"] > 0.0) == (degrees.tensor > 1)
+    for each in stage.communication:
+        if each.kind in ("token_exchanges", "tensor_collectives"):
+            present = degrees.expert if each.kind == "token_exchanges" else degrees.tensor
+            assert (each.sent_bytes > 0.0) == (each.total_s > 0.0) == (present > 1)
+
+
 def test_one_device_has_all_experts_whatever_would_send_tokens() -> None:
     """Nothing is sent, and nothing is uneven."""
     plain = point("2x8x1")
@@ -62,10 +99,10 @@ def test_replicas_must_share_evenly() -> None:
     assert not few.feasible and "at most 4 replicas" in (few.reason or "")
 
 
-@pytest.mark.parametrize("zero", [0, 1])
+@pytest.mark.parametrize("zero", [0, 1, 2, 3])
 @pytest.mark.parametrize("tensor", [1, 2])
 def test_states_of_all_devices_add_up(zero: int, tensor: int) -> None:
-    """Weights and gradients of routed experts are divided; ZeRO 1 shares all states out anyway."""
+    """What ZeRO does not share out anyway is divided; whole layers that it gathers are smaller."""
     variant = load_workload(MODEL, tensor_parallel=(tensor,)).variants[0]
     routed = sum(
         count * (layer.routed_parameters or 0)
@@ -78,10 +115,15 @@ def test_states_of_all_devices_add_up(zero: int, tensor: int) -> None:
         assert shared.placement
         (stage,) = shared.placement.stages
         less = routed - routed // devices
-        assert whole.memory_bytes.parameters - stage.memory_bytes.parameters == 2 * less
-        assert whole.memory_bytes.gradients - stage.memory_bytes.gradients == 4 * less
+        assert whole.memory_bytes.parameters - stage.memory_bytes.parameters == (
+            2 * less if zero < 3 else 0
+        )
+        assert whole.memory_bytes.gradients - stage.memory_bytes.gradients == (
+            4 * less if zero < 2 else 0
+        )
         of_optimizer = whole.memory_bytes.optimizer - stage.memory_bytes.optimizer
         assert of_optimizer == (12 * less if zero == 0 else 0)
+        assert stage.memory_bytes.transient <= whole.memory_bytes.transient
         assert stage.memory_bytes.stash == whole.memory_bytes.stash
         assert stage.optimizer_s <= whole.optimizer_s
 
@@ -89,8 +131,8 @@ def test_states_of_all_devices_add_up(zero: int, tensor: int) -> None:
 options = st.fixed_dictionaries(
     {
         "recompute": st.sampled_from(["none", "selective", "full"]),
-        "overlap": st.sampled_from(["none", "partial", "data", "all"]),
-        "zero": st.sampled_from([0, 1]),
+        "overlap": st.sampled_from(["none", "partial", "data", "experts", "all"]),
+        "zero": st.sampled_from([0, 1, 2, 3]),
         "residency": st.booleans(),
         "sequence_parallel": st.booleans(),
         "pipeline_schedule": st.sampled_from(["1f1b", "gpipe", "interleaved"]),
@@ -122,6 +164,49 @@ def test_every_option_works_with_them(chosen: dict[str, Any], placement: str, ch
     assert found.energy_by_level_j["network"] > 0.0
     solved = point("solve", chip, dispatcher="deepep", expert_parallel=int(placement[-1]), **chosen)
     assert seconds(solved) <= times_s["deepep"] * slack
+
+
+@settings(max_examples=8, deadline=None)
+@given(
+    st.sampled_from(["1x16x1x8", "1x8x2x8", "1x4x1x4"]),
+    st.sampled_from(["nccl", "deepep", "hybridep", "ideal"]),
+    st.sampled_from(["none", "selective", "full"]),
+    st.sampled_from([4, 16, 64]),
+)
+def test_exchanges_beside_another_microbatch(
+    placement: str, dispatcher: str, recompute: str, batch: int
+) -> None:
+    """They save no more than there is to hide; a single microbatch has no other beside it."""
+    chosen: dict[str, Any] = {
+        "dispatcher": dispatcher,
+        "recompute": recompute,
+        "global_batch": batch,
+    }
+    degrees = Degrees.of_text(placement)
+    assert degrees
+    if degrees.data > batch:
+        return
+    apart_s = seconds(point(placement, **chosen))
+    reasons = explain(
+        *(MODEL, "h100", "dgx-h100"),
+        replace(TRAINING, overlap="experts", **chosen),
+        placement,
+        devices=16,
+    )
+    beside_s, stage = seconds(reasons.evaluation), reasons.stage
+    assert stage is not None
+    (sent,) = [each for each in stage.communication if each.kind == "token_exchanges"]
+    slack = 1.0 + 1e-9
+    assert (apart_s - sent.total_s) / slack <= beside_s <= apart_s * slack
+    if degrees.data == batch:
+        assert beside_s == pytest.approx(apart_s)
+    assert sum(stage.parts_s.values()) == pytest.approx(beside_s)
+    assert min(stage.parts_s.values()) >= -1e-15
+
+
+def test_nothing_is_beside_anything_where_no_experts_are_shared_out() -> None:
+    """Then it is the same as data, to the bit."""
+    assert point("1x8x2", overlap="experts") == point("1x8x2", overlap="data")
 
 
 def test_a_study_refuses_devices_that_do_not_divide_the_experts() -> None:

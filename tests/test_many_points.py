@@ -56,7 +56,7 @@ def points(draw: st.DrawFn) -> Point:
         1,
         draw(st.sampled_from(["none", "full", "selective"])),
         residency=draw(st.booleans()),
-        overlap=draw(st.sampled_from(["none", "partial", "data", "all"])),
+        overlap=draw(st.sampled_from(["none", "partial", "data", "experts", "all"])),
         launch=draw(st.sampled_from(["graphs", "eager"])),
         zero=draw(st.sampled_from([0, 0, 1, 2, 3])),
         pipeline_schedule=schedule,

@@ -400,13 +400,15 @@ class StudyBounds:
         training: Training,
     ) -> LeastLayers:
         """Bound the passes of the layers; runs with and without full recompute share them."""
-        if training.recompute == "none":
+        if training.recompute == "none" and not training.pairs_microbatches:
             again = self._layers(
                 capture, variant, chips, cluster, replace(training, recompute="full")
             )
             return replace(again, recompute_s=np.zeros_like(again.recompute_s))
         tensor = variant.tensor_parallel
-        key = (capture, tensor, chips, tensor_terms(tensor, cluster), training)
+        # What experts exchange depends on more of the network than what tensor-parallel groups do.
+        network = cluster if training.expert_parallel > 1 else tensor_terms(tensor, cluster)
+        key = (capture, tensor, chips, network, training)
         if key not in self._known:
             self._known[key] = least_layers(
                 variant,

@@ -20,7 +20,7 @@ are *idle*: a part of what compute or lanes bind (faster cores help), but more c
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from phaze_opt.estimator.estimate import RESOURCES, ModeEstimate
@@ -59,7 +59,9 @@ class CriticalOperator:
     overhead_s
         The chip's constant, part of the operator's time.
     collective
-        Whether it is communication of the tensor-parallel group.
+        Whether it is communication: of the tensor-parallel group, or of the devices of experts.
+    exchange
+        Whether it is the latter, and sends tokens to their experts or results back.
     """
 
     id: str
@@ -69,6 +71,7 @@ class CriticalOperator:
     bound_by: str
     overhead_s: float
     collective: bool
+    exchange: bool = False
 
 
 @dataclass(frozen=True)
@@ -145,16 +148,21 @@ class PassBinding:
     @property
     def collectives_s(self) -> float:
         """Seconds of the critical path that communicate in the tensor-parallel group."""
-        return sum(step.end_s - step.start_s for step in self.critical_path if step.collective)
+        return self.communication_s(exchanges=False)
 
-    @property
-    def network_s(self) -> float:
-        """The same without the chip's constant per operator."""
-        return sum(
-            step.end_s - step.start_s - step.overhead_s
-            for step in self.critical_path
-            if step.collective
-        )
+    def communication_s(self, exchanges: bool) -> float:
+        """Return the same, or the seconds that send tokens to their experts and results back."""
+        return sum(step.end_s - step.start_s for step in self._communication(exchanges))
+
+    def network_s(self, exchanges: bool) -> float:
+        """Return `communication_s` without the chip's constant per operator."""
+        steps = self._communication(exchanges)
+        return sum(step.end_s - step.start_s - step.overhead_s for step in steps)
+
+    def _communication(self, exchanges: bool) -> Iterator[CriticalOperator]:
+        """Yield the steps that communicate."""
+        steps = (step for step in self.critical_path if step.collective)
+        return (step for step in steps if step.exchange == exchanges)
 
     def share(self, resource: str) -> float:
         """Return a resource's share of the makespan; 0 of a pass that takes no time."""
@@ -279,6 +287,7 @@ def _critical_operator(scheduled: ScheduledPass, index: int) -> tuple[CriticalOp
         bound_by=max(parts_s, key=lambda part: parts_s[part]),
         overhead_s=overhead_s,
         collective=operator.collective is not None,
+        exchange=operator.is_exchange,
     )
     return step, _BUSY[busy_s.index(most_s)]
 

@@ -77,12 +77,15 @@ def changes(point: Point) -> Iterator[Change]:
 def more_overlap(point: Point) -> Iterator[Change]:
     """Yield the point with more communication beside compute."""
     further: dict[Overlap, tuple[Overlap, ...]] = {
-        "none": ("data", "all"),
-        "partial": ("data", "all"),
-        "data": ("all",),
+        "none": ("data", "experts", "all"),
+        "partial": ("data", "experts", "all"),
+        "data": ("experts", "all"),
+        "experts": ("all",),
         "all": (),
     }
     for overlap in further[point.training.overlap]:
+        if overlap == "experts" and point.training.expert_parallel == 1:
+            continue  # the same as data
         training = replace(point.training, overlap=overlap)
         changed = replace(point, training=training)
         yield Change(f"overlap_{overlap}", 1.0, changed, (f"--overlap {overlap}",))

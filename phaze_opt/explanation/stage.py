@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from phaze_opt.estimator.traffic import ENERGY_LEVELS
 from phaze_opt.explanation.binding import PassBinding
 from phaze_opt.hardware.energy import energy_constants
+from phaze_opt.passes.layer_cost import LayerCost, LayerPasses
 from phaze_opt.passes.layers import DegreeCost
+from phaze_opt.passes.scheduled import ScheduledLayer
 from phaze_opt.placement.placement_problem import (
     Communication,
+    CommunicationKind,
     Placement,
     StageMemory,
 )
 from phaze_opt.units import J_PER_PJ
+
+_NETWORK = ENERGY_LEVELS.index("network")
 
 
 @dataclass(frozen=True)
@@ -41,8 +47,9 @@ class StageTime:
         Time of one microbatch, and how many there are.
     parts_s
         By kind; they add up to the time per batch. ``forward`` and ``backward`` are without the
-        communication in the tensor-parallel group, which is ``tensor_collectives``: as much of it
-        as no other operator hides. ``recompute`` has its own communication in it. The other kinds
+        communication in the tensor-parallel group, which is ``tensor_collectives``, and of the
+        devices that share experts out, which is ``token_exchanges``: as much of it as no other
+        operator hides. ``recompute`` has its own communication in it. The other kinds
         are those of `phaze_opt.placement.placement_problem.Placement`.
     communication
         How much of each kind runs beside compute, and how much does not.
@@ -133,32 +140,52 @@ def stage_time(
     stage = placement.stages[busiest]
     by_name = {layer.name: layer for layer in layers}
     own = [by_name[names[instance]] for instance in stage.layers]
-    collectives = {
-        "forward": sum(layer.forward.collectives_s for layer in own),
-        "backward": sum(layer.backward.collectives_s for layer in own),
-    }
-    parts_s = dict(placement.time_breakdown_s)
-    for kind, collectives_s in collectives.items():
-        parts_s[kind] -= placement.microbatches * collectives_s
-    parts_s["tensor_collectives"] = placement.microbatches * sum(collectives.values())
+    parts_s, microbatches = dict(placement.time_breakdown_s), placement.microbatches
     held = {instance: names[instance] for instance in stage.layers}
     chain = zip(cost.variant.names, cost.chain, strict=True)
     costs = [layer for name, layer in chain if name in held]
     joules = {layer.name: layer.energy_by_level_j["network"] for layer in cost.layers}
     price_j = energy_constants().network_pj_per_byte * J_PER_PJ
-    network_s = sum(layer.passes.link_s for layer in costs)
-    tensor = Communication(
-        kind="tensor_collectives",
-        total_s=placement.microbatches * network_s,
-        exposed_s=placement.microbatches
-        * sum(
-            binding.network_s
+    rows = zip(cost.layers, cost.passes, strict=True)
+    exchanged = {layer.name: _exchanged(passes) for layer, passes in rows}
+    exchanges_s, exchanges_j = (
+        sum(exchanged[name][part] for name in held.values()) for part in (0, 1)
+    )
+    network: list[tuple[CommunicationKind, float, float]] = [
+        (
+            "tensor_collectives",
+            sum(layer.passes.link_s for layer in costs) - exchanges_s,
+            sum(joules[name] for name in held.values()) - exchanges_j,
+        )
+    ]
+    if exchanges_s > 0.0:
+        network.append(("token_exchanges", exchanges_s, exchanges_j))
+    communication = []
+    for kind, total_s, total_j in network:
+        exchanges = kind == "token_exchanges"
+        on_path_s = {
+            "forward": sum(layer.forward.communication_s(exchanges) for layer in own),
+            "backward": sum(layer.backward.communication_s(exchanges) for layer in own),
+        }
+        if exchanges and cost.training.pairs_microbatches:
+            on_path_s = _left_of_pairs_s(placement, costs, on_path_s)
+        for name, each_s in on_path_s.items():
+            parts_s[name] -= microbatches * each_s
+        parts_s[kind] = microbatches * sum(on_path_s.values())
+        exposed_s = sum(
+            binding.network_s(exchanges)
             for layer in own
             for binding in (layer.forward, layer.backward, layer.recompute)
             if binding is not None
-        ),
-        sent_bytes=placement.microbatches * sum(joules[name] for name in held.values()) / price_j,
-    )
+        )
+        communication.append(
+            Communication(
+                kind=kind,
+                total_s=microbatches * total_s,
+                exposed_s=microbatches * exposed_s,
+                sent_bytes=microbatches * total_j / price_j,
+            )
+        )
     return StageTime(
         stage=busiest,
         stages=len(placement.stages),
@@ -166,5 +193,40 @@ def stage_time(
         load_s=stage.load_s,
         microbatches=placement.microbatches,
         parts_s=parts_s,
-        communication=(tensor, *stage.communication),
+        communication=(*communication, *stage.communication),
     )
+
+
+def _left_of_pairs_s(
+    placement: Placement, layers: Sequence[LayerCost], on_path_s: Mapping[str, float]
+) -> dict[str, float]:
+    """Return the exchanges of a microbatch that no other one hides, as parts of both passes.
+
+    Parameters
+    ----------
+    placement
+        With its breakdown.
+    layers
+        Of the busiest stage.
+    on_path_s
+        Exchanges of forward and backward that are not hidden in their own pass.
+    """
+    parts_s = {name: placement.time_breakdown_s[name] for name in on_path_s}
+    together_s = sum(placement.time_breakdown_s[name] for name in LayerPasses._fields)
+    apart_s = sum(layer.passes.seconds for layer in layers)
+    saved_s = apart_s - together_s / placement.microbatches
+    left_s = min(max(sum(on_path_s.values()) - saved_s, 0.0), together_s)
+    whole_s = sum(parts_s.values())
+    return {name: left_s * part_s / whole_s for name, part_s in parts_s.items()}
+
+
+def _exchanged(passes: ScheduledLayer) -> tuple[float, float]:
+    """Return seconds on the network, and joules there, of the exchanges of a layer's tokens."""
+    all_s = all_j = 0.0
+    for scheduled in passes.all():
+        chosen, operators = scheduled.chosen, scheduled.graph.operators
+        for index, operator in enumerate(operators):
+            if operator.is_exchange:
+                all_s += float(chosen.link_s[index])
+                all_j += float(chosen.energy_by_level_j[index, _NETWORK])
+    return all_s, all_j

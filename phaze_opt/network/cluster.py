@@ -25,6 +25,8 @@ class NetworkLevel:
         Nominal, per device and direction, all its links of this level together.
     latency_s
         Of one message, or of one step of a collective.
+    topology
+        ``switch`` (any two devices reach each other alike), ``ring`` or ``torus``.
     group_size
         Units of the level below (devices at the innermost level) that this level joins; ``None``
         for as many as there are.

@@ -1,17 +1,22 @@
 """What it costs to send tokens to the devices of their experts, and results back.
 
 With uniform routing, a token with ``k`` of ``E`` experts goes to ``D(g) = g · (1 − C(E − E/g, k) /
-C(E, k))`` of ``g`` equal groups of devices. NCCL's all-to-all sends every chosen row; other
-dispatchers send a token once to every device inside a scale-up domain, and once to every domain,
-where it is fanned out. A device's own share stays with it, so that one device sends nothing.
+C(E, k))`` of ``g`` equal units of devices (`destinations`). NCCL's all-to-all sends every chosen
+row; other dispatchers send a token once to every device inside a scale-up domain, and once to every
+domain, where it is fanned out. A device's own share stays with it, so that one device sends
+nothing.
 
 What takes longest decides: the links, or the multiprocessors of a dispatcher at a rate each, which
 counts the own share too: `DirectionRates.seconds`, with constants in ``data/dispatchers.toml``.
+Over several domains they move a token twice (DeepEP's kernels between nodes): from its device to
+the buffers of the network adapter, a copy for every domain, and from what comes into a device's own
+domain to the devices there. The constants are those of one domain for both ways.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -47,12 +52,28 @@ class DirectionRates:
     destination_s: float
     most_bytes_per_s: float
 
-    def seconds(self, tokens: int, token_bytes: int, copies: float, multiprocessors: int) -> float:
-        """Return the seconds to send tokens of so many bytes and copies with multiprocessors."""
-        copied_bytes = tokens * token_bytes * copies
-        each_s = copied_bytes / self.stream_bytes_per_s
-        each_s += tokens * token_bytes / self.token_bytes_per_s
-        each_s += tokens * (self.token_s + copies * self.destination_s)
+    def seconds(
+        self, tokens: int, token_bytes: int, copies: Sequence[float], multiprocessors: int
+    ) -> float:
+        """Return the seconds to send tokens with multiprocessors.
+
+        Parameters
+        ----------
+        tokens, token_bytes
+            Of a device.
+        copies
+            Of a token after every way: the copies of one are the tokens of the next.
+        multiprocessors
+            How many work on it.
+        """
+        each_s, sent = 0.0, float(tokens)
+        for after in copies:
+            made = tokens * after
+            each_s += made * token_bytes / self.stream_bytes_per_s
+            each_s += sent * token_bytes / self.token_bytes_per_s
+            each_s += sent * self.token_s + made * self.destination_s
+            sent = made
+        copied_bytes = sent * token_bytes
         return self.latency_s + max(each_s / multiprocessors, copied_bytes / self.most_bytes_per_s)
 
 
@@ -64,8 +85,8 @@ class DispatcherRates:
     ----------
     link_bytes_per_s
         Of the innermost level of the networks that the constants are for, at least.
-    multiprocessors
-        How many it takes.
+    multiprocessors, of_multiprocessors
+        How many it takes, of those of the chip; of chips with other cores it takes as large a part.
     layout_s
         Per layer, before the first dispatch: layout of what is sent, and wait of the host.
     dispatch, combine
@@ -76,6 +97,7 @@ class DispatcherRates:
 
     link_bytes_per_s: float
     multiprocessors: int
+    of_multiprocessors: int
     layout_s: float
     dispatch: DirectionRates
     combine: DirectionRates
@@ -93,19 +115,45 @@ def dispatcher_rates(dispatcher: Dispatcher, cluster: Cluster) -> DispatcherRate
     return next((row for row in reversed(rows) if row.link_bytes_per_s <= link_bytes_per_s), None)
 
 
-def destinations(groups: float, experts: int, top_k: int) -> float:
-    """Return how many of some equal groups of experts a token goes to, uniformly routed.
+def destinations(
+    units: float, experts: int, top_k: int, groups: int = 1, top_groups: int = 1
+) -> float:
+    """Return how many of some equal units of devices a token goes to, uniformly routed.
 
     Parameters
     ----------
-    groups
-        How many there are.
+    units
+        How many there are, which hold equally many experts.
     experts, top_k
         Routed experts, and those of a token, all different.
+    groups, top_groups
+        Of experts, and from how many of them those of a token are chosen: uniformly, and uniformly
+        in these. Where units and groups do not divide one another, as if in all groups, but no more
+        units than so many groups have.
     """
-    outside = experts - experts / groups
-    missed = math.prod(max(outside - i, 0.0) / (experts - i) for i in range(top_k))
-    return groups * (1.0 - missed)
+    if groups == top_groups:
+        return units * (1.0 - _missed(experts, experts / units, top_k))
+    open_experts = top_groups * experts // groups
+    if groups % units == 0:
+        inside = int(groups / units)
+        missed = sum(
+            math.comb(inside, chosen)
+            * math.comb(groups - inside, top_groups - chosen)
+            * _missed(open_experts, chosen * experts // groups, top_k)
+            for chosen in range(min(inside, top_groups) + 1)
+        )
+        return units * (1.0 - missed / math.comb(groups, top_groups))
+    if units % groups == 0:
+        hit = 1.0 - _missed(open_experts, experts / units, top_k)
+        return units * hit * top_groups / groups
+    anywhere = units * (1.0 - _missed(experts, experts / units, top_k))
+    return min(anywhere, top_groups * max(1.0, units / groups))
+
+
+def _missed(experts: int, own: float, top_k: int) -> float:
+    """Return the share of tokens none of whose experts are among some of those they may have."""
+    outside = experts - own
+    return math.prod(max(outside - i, 0.0) / (experts - i) for i in range(top_k))
 
 
 def operator_cost(collective: Collective, tensor: int, cluster: Cluster) -> CollectiveCost:
@@ -155,24 +203,26 @@ def exchange_cost(
     if devices == 1 or exchange.dispatcher == "nccl":
         return collective_cost("all_to_all", size_bytes * exchange.top_k, devices, cluster, stride)
     rates = dispatcher_rates(exchange.dispatcher, cluster)
-    routed = exchange.experts, exchange.top_k
+    routed = exchange.experts, exchange.top_k, exchange.groups, exchange.top_groups
     levels = cluster.levels[: outermost_level(devices, cluster, stride) + 1]
     sent, time_s, below = [], 0.0, 1
+    after: list[float] = []
     for level, joined in zip(levels, members_joined(devices, cluster, stride), strict=True):
         # To devices that differ at this level only; a unit of the level below takes one copy.
         inside = joined / below
-        copies = destinations(devices / below, *routed) * (inside - 1.0) / inside
+        units = destinations(devices / below, *routed)
+        copies = units * (inside - 1.0) / inside
         sent.append(size_bytes * copies)
         if copies > 0.0:
+            after.insert(0, units)
             latency_s = level.latency_s if rates else 0.0
             time_s = max(time_s, latency_s + sent[-1] / level.sustained_bytes_per_s)
         below = joined
     sent += [0.0] * (len(cluster.levels) - len(sent))
     if rates:
         direction = rates.dispatch if is_dispatch else rates.combine
-        copies = destinations(devices, *routed)
         taken = multiprocessors or rates.multiprocessors
-        sending = exchange.tokens, exchange.row_bytes, copies, taken
+        sending = exchange.tokens, exchange.row_bytes, after, taken
         time_s = max(time_s, direction.seconds(*sending))
         time_s += exchange.plans * rates.layout_s
     return CollectiveCost(exchange.dispatcher, time_s, tuple(sent))

@@ -19,5 +19,6 @@ Where each formula is:
 * lanes at another rate: `estimates.with_lane_rate`
 * shares of bandwidths: `problem.bandwidth_shares`; what stays on the chip: `residency.residency_of`
 * parameters of a stage, tied ones once: `layer_cost.local_parameters`
+* exchanges of tokens beside another microbatch: `paired.paired_s`
 * copies around the communication of replicas: `bare_layers.copies_s`
 """

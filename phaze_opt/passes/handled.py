@@ -22,7 +22,7 @@ HANDLED: Mapping[str, Mapping[str, tuple[object, ...]]] = {
     "Training": {
         # Of the layers.
         "recompute": ("none", "selective", "full"),
-        "overlap": ("none", "partial", "data", "all"),
+        "overlap": ("none", "partial", "data", "experts", "all"),
         "residency": (False, True),
         "gather_copies": (False, True),
         "gradient_dtype": (None, "fp32", "bf16"),
@@ -42,7 +42,7 @@ HANDLED: Mapping[str, Mapping[str, tuple[object, ...]]] = {
         "global_batch": _EVERY,
         "pipeline_schedule": ("1f1b", "gpipe", "interleaved"),
         "interleave": _EVERY,
-        # Of the variant and of the replicas: what routed experts exchange is left out of bounds.
+        # Of the variant and of the replicas.
         "expert_parallel": _EVERY,
         "dispatcher": ("nccl", "deepep", "hybridep", "ideal"),
         "expert_imbalance": _EVERY,

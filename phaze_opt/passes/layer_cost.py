@@ -45,6 +45,11 @@ class LayerPasses(NamedTuple):
         return cls(*map(PassCost, seconds))
 
     @property
+    def seconds(self) -> float:
+        """Seconds of all passes."""
+        return sum([each.seconds for each in self])
+
+    @property
     def link_s(self) -> float:
         """Seconds on the network of all passes."""
         return sum([each.link_s for each in self])
@@ -79,6 +84,9 @@ class LayerCost:
     routed_parameters, elsewhere_parameters
         Those among ``parameters`` that are a share of the routed experts, and the shares that the
         other devices of the expert-parallel group have; 0 where experts are not shared out.
+    paired_s
+        Seconds of all passes together where those of two microbatches run beside one another, see
+        `phaze_opt.passes.paired`; 0 where that changes nothing.
     """
 
     name: str
@@ -90,6 +98,7 @@ class LayerCost:
     output_bytes: int
     routed_parameters: int = 0
     elsewhere_parameters: int = 0
+    paired_s: float = 0.0
 
     def with_fields(self, **changes: object) -> LayerCost:
         """Return the same layer with other fields.
@@ -117,6 +126,11 @@ class LeastLayers:
     forward_s: FloatArray
     backward_s: FloatArray
     recompute_s: FloatArray
+
+    @property
+    def all_s(self) -> FloatArray:
+        """Seconds of all passes."""
+        return self.forward_s + self.backward_s + self.recompute_s
 
 
 def local_parameters(layers: Sequence[LayerCost]) -> int:

@@ -17,6 +17,7 @@ from phaze_opt.passes.estimates import Chip, EstimatedLayers, estimate_layers
 from phaze_opt.passes.graphs import runs_again
 from phaze_opt.passes.launches import host_s
 from phaze_opt.passes.layer_cost import LayerCost, LayerPasses, PassCost
+from phaze_opt.passes.paired import core_share, exchanges_s, paired_s
 from phaze_opt.passes.scheduled import ScheduleCache, ScheduledLayer, ScheduleProof, run_layers
 from phaze_opt.training import Training
 from phaze_opt.workload.graph import Layer, WorkloadVariant
@@ -128,7 +129,7 @@ class EstimatedDegree:
         least = self.layers.least()
         if not collectives:
             least = [{name: cost.without_link() for name, cost in own.items()} for own in least]
-        return all_layers(self.variant, self._layer_costs(least))
+        return all_layers(self.variant, self._layer_costs(least, pairs=collectives))
 
     @property
     def has_twins(self) -> bool:
@@ -153,10 +154,39 @@ class EstimatedDegree:
         fusion, rate = self.layers.chip.fusion, self.layers.chip.host_rate
         return tuple([host_s(layer, self.training, fusion, rate) for layer in self.variant.layers])
 
-    def _layer_costs(self, passes: Sequence[Mapping[str, PassCost]]) -> tuple[LayerCost, ...]:
+    def _layer_costs(
+        self, passes: Sequence[Mapping[str, PassCost]], pairs: bool = True
+    ) -> tuple[LayerCost, ...]:
         """Reduce every distinct layer to what the placement needs."""
         bare = bare_layers(self.variant, self.training, self.layers.chip.fusion)
-        return tuple(map(self._layer_cost, bare, passes, self._host_s))
+        costs = tuple(map(self._layer_cost, bare, passes, self._host_s))
+        if not (pairs and self.training.pairs_microbatches):
+            return costs
+        cluster, chip = self.layers.chip.cluster, self.layers.chip.accelerator
+        share = core_share(self.training, cluster, chip.calibration.collective_core_share)
+        sent = exchanges_s(self.variant, self.training, cluster)
+        by_itself = map(self._layer_cost, bare, passes, [{}] * len(bare))
+        return tuple(
+            [
+                cost.with_fields(
+                    paired_s=float(
+                        paired_s(own.passes.seconds, sent_s, share, self._launched_s(host_s))
+                    )
+                )
+                if sent_s > 0.0
+                else cost
+                for cost, own, sent_s, host_s in zip(
+                    costs, by_itself, sent, self._host_s, strict=True
+                )
+            ]
+        )
+
+    def _launched_s(self, host_s: Mapping[str, float]) -> float:
+        """Return the time in which the host launches all passes of a layer."""
+        if not host_s:
+            return 0.0
+        again_s = runs_again(host_s, self.training) or 0.0
+        return host_s["forward"] + host_s["backward"] + again_s
 
     def _layer_cost(
         self, bare: LayerCost, passes: Mapping[str, PassCost], host_s: Mapping[str, float]

@@ -42,6 +42,7 @@ from phaze_opt.passes.handled import check_handled
 from phaze_opt.passes.launches import host_s
 from phaze_opt.passes.layer_cost import LeastLayers
 from phaze_opt.passes.least_units import UnitsOfChips, least_of_units
+from phaze_opt.passes.paired import core_share, exchanges_s, least_of_pairs, paired_s
 from phaze_opt.passes.problem import bandwidth_shares, pass_shapes
 from phaze_opt.scheduling.least_makespan import (
     OperatorColumns,
@@ -158,21 +159,34 @@ def _layers(
     graphs = [fuse_once(graph, fusion) for of_layer in passes for graph in of_layer.values()]
     least_s = bound(tuple(graphs), chips, run._replace(training=as_estimated(training)))
     directions = [name for of_layer in passes for name in of_layer]
+    again, copies_s = AGAIN[training.recompute], _copies_s(variant, chips, training)
+
+    def joined(
+        table_s: FloatArray, copies_s: Sequence[FloatArray] | Sequence[float]
+    ) -> LeastLayers:
+        def of(direction: str) -> FloatArray:
+            return table_s[[row for row, name in enumerate(directions) if name == direction]]
+
+        return LeastLayers(
+            forward_s=of("forward") + copies_s[0],
+            backward_s=of("backward") + copies_s[1],
+            recompute_s=np.zeros_like(table_s[: len(passes)]) if again is None else of(again),
+        )
+
+    waits_s = np.zeros((len(directions), 1))
     if training.launch != "graphs":
         by_host = [host_s(layer, training, fusion) for layer in variant.layers]
-        waits_s = [[own[name]] for own in by_host for name in own]
-        least_s = np.maximum(least_s, waits_s)
-
-    def of(direction: str) -> FloatArray:
-        return least_s[[row for row, name in enumerate(directions) if name == direction]]
-
-    again = AGAIN[training.recompute]
-    forward_copy_s, backward_copy_s = _copies_s(variant, chips, training)
-    return LeastLayers(
-        forward_s=of("forward") + forward_copy_s,
-        backward_s=of("backward") + backward_copy_s,
-        recompute_s=np.zeros_like(least_s[: len(passes)]) if again is None else of(again),
+        waits_s = np.array([[own[name]] for own in by_host for name in own])
+    layers = joined(np.maximum(least_s, waits_s), copies_s)
+    sent_s = np.array(exchanges_s(variant, training, run.cluster))[:, np.newaxis]
+    if bound is _longest_passes or not sent_s.any():
+        return layers
+    of_collectives = chips.column("calibration.collective_core_share")[:, 0]
+    share = core_share(training, run.cluster, of_collectives)
+    pair_s = paired_s(
+        joined(least_s, copies_s).all_s, sent_s, share, joined(waits_s, (0.0, 0.0)).all_s
     )
+    return least_of_pairs(layers, np.where(sent_s > 0.0, pair_s, 0.0), training)
 
 
 class _Run(NamedTuple):

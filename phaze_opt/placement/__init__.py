@@ -40,7 +40,7 @@ Where a formula stands, that loops and bounds call too:
 - memory of a stage: `memory.share_bytes` of its state, `memory.with_stashes` in all; what ZeRO
   shares out: `memory.Shards`
 - routed experts that are shared out: which replicas exchange them `synchronisation.GroupTerms`,
-  what ZeRO 1 shares out of them `chain_bytes.whole_parameters_of_runs`
+  what ZeRO shares out of them `chain_bytes.whole_parameters_of_runs`
 - volumes of ZeRO 0 to 3: the table in the docstring of `synchronisation`
 - exposed gradients and gathers: `overlap.backward_queue_s`, `overlap.forward_queue_s`; the cores
   that hidden ones take: `overlap.charged_s`

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 from types import EllipsisType
+from typing import Any
 
 import numpy as np
 
@@ -93,8 +94,8 @@ class CandidateCosts:
 
     def _forget_tables(self) -> None:
         """Start without tables."""
-        self._runs: dict[int, DegreeRuns] = {}
-        self._stages: dict[tuple[int, tuple[Term, ...], Shards, bool], StageCosts] = {}
+        self._runs: dict[tuple[int, float | None], DegreeRuns] = {}
+        self._stages: dict[tuple[Any, ...], StageCosts] = {}
         self._stages_of: dict[Candidate, StageCosts] = {}
         self._least_stages: dict[CandidateGrid, StageCosts] = {}
         self._replicated: dict[int, ReplicatedLayers] = {}
@@ -136,7 +137,8 @@ class CandidateCosts:
         """Return the work of one microbatch at a degree: of all layers, and of the largest."""
         if tensor not in self._work_of_layers_s:
             kinds, names = self.problem.kinds_of(tensor), LayerPasses._fields
-            each_s = [self.problem.column(tensor, f"{name}.seconds") for name in names]
+            runs = self._degree_runs(tensor, self._least_paired)
+            each_s = [runs.column(f"{name}.seconds") for name in names]
             work_s = np.add.reduce(each_s)[list(kinds.first)].tolist()
             all_s = sum([own_s * count for own_s, count in zip(work_s, kinds.counts, strict=True)])
             self._work_of_layers_s[tensor] = all_s, max(work_s)
@@ -196,10 +198,12 @@ class CandidateCosts:
     def stages(self, candidate: Candidate) -> StageCosts:
         """Return the costs of all stages of a candidate, communication of replicas aside."""
         if candidate not in self._stages_of:
-            accumulates = self.microbatches(candidate.data) > 1
+            microbatches = self.microbatches(candidate.data)
             shards = self.shards(candidate.shares)
+            # The first of them has no other beside it.
+            alone = 1.0 / microbatches if self.problem.training.pairs_microbatches else 1.0
             self._stages_of[candidate] = self._table(
-                candidate.tensor, self.message(candidate), shards, accumulates
+                candidate.tensor, self.message(candidate), shards, microbatches > 1, 1.0 - alone
             )
         return self._stages_of[candidate]
 
@@ -208,7 +212,8 @@ class CandidateCosts:
         if grid not in self._least_stages:
             message = message_over(self.problem.cluster, grid.level)
             self._least_stages[grid] = self._table(
-                grid.tensor, message, self._most_shards(grid), grid.accumulates
+                *(grid.tensor, message, self._most_shards(grid), grid.accumulates),
+                self._least_paired if grid.accumulates else 0.0,
             )
         return self._least_stages[grid]
 
@@ -227,17 +232,35 @@ class CandidateCosts:
         """Return what as many replicas share out as any candidate may have."""
         return self.shards(max(1, self.problem.cluster.devices // grid.tensor))
 
-    def _table(self, tensor: int, message: Term, shards: Shards, accumulates: bool) -> StageCosts:
+    @property
+    def _least_paired(self) -> float | None:
+        """What `DegreeRuns.paired` is where any number of microbatches may be in pairs."""
+        return None if self.problem.training.pairs_microbatches else 0.0
+
+    def _degree_runs(self, tensor: int, paired: float | None) -> DegreeRuns:
+        """Return the runs of layers of a tensor degree."""
+        key = tensor, paired
+        if key not in self._runs:
+            held = self.replicated(tensor).held
+            self._runs[key] = DegreeRuns(self.problem, tensor, held, paired)
+        return self._runs[key]
+
+    def _table(
+        self,
+        tensor: int,
+        message: Term,
+        shards: Shards,
+        accumulates: bool,
+        paired: float | None,
+    ) -> StageCosts:
         messages = [message]
         if tensor > 1 and not self.problem.training.sequence_parallel:
             # With sequence parallelism every device holds a part of its own anyway.
             messages += split_message_terms(message, tensor, self.problem.cluster)
-        key = tensor, tuple(messages), shards, accumulates
+        key = tensor, tuple(messages), shards, accumulates, paired
         if key not in self._stages:
-            if tensor not in self._runs:
-                held = self.replicated(tensor).held
-                self._runs[tensor] = DegreeRuns(self.problem, tensor, held)
-            self._stages[key] = stage_costs(self._runs[tensor], messages, shards, accumulates)
+            runs = self._degree_runs(tensor, paired)
+            self._stages[key] = stage_costs(runs, messages, shards, accumulates)
         return self._stages[key]
 
     def work(self, candidate: Candidate) -> StageWork:
@@ -355,9 +378,11 @@ class CandidateCosts:
             alone,
         )
 
-    def own_parameters(self, tensor: int) -> int:
-        """Count the parameters of all layers of a degree, tied ones with each that holds them."""
-        return sum(self.replicated(tensor).held.parameters.own)
+    def added_up(self, tensor: int) -> int:
+        """Count the parameters of all layers as `HeldBytes`, tied ones with each holder."""
+        parameters = self.replicated(tensor).held.parameters
+        shared = self.problem.training.zero >= 2
+        return sum(parameters.own) + (sum(parameters.elsewhere) if shared else 0)
 
     def replicated(self, tensor: int) -> ReplicatedLayers:
         """Return the layers of one tensor degree, as replicas exchange them."""

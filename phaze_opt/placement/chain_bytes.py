@@ -176,7 +176,8 @@ class HeldBytes:
     Attributes
     ----------
     parameters
-        Tied ones once.
+        Whose gradients a device adds up, or its share of them: tied ones once, and of routed
+        experts those of the whole group where replicas share gradients out.
     resident_bytes, stash_bytes
         State and largest working set; what each microbatch in flight adds.
     in_flight_limit
@@ -203,6 +204,8 @@ def held_by_runs(
         What decides the state, and what may be held.
     """
     all_parameters, _ = parameters_of_runs(layers.parameters)
+    if shards.gradients > 1:
+        all_parameters = whole_parameters_of_runs(layers.parameters)
     stash = sums(layers.stash_bytes)
     resident = _resident_bytes(layers, optimizer, shards)
     return HeldBytes(
@@ -307,7 +310,8 @@ def states_of_runs(
     states = _states(all_parameters, whole, held_bytes, kinds)
     for state, each in zip(states, shards, strict=True):
         if max(each.weights, each.gradients) > 1:
-            state += maxima([each.whole_layer_bytes(count, optimizer) for count in parameters.own])
+            counts = zip(parameters.own, parameters.elsewhere, strict=True)
+            state += maxima([each.whole_layer_bytes(*count, optimizer) for count in counts])
     return states
 
 

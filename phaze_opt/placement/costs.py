@@ -16,6 +16,7 @@ import numpy as np
 from phaze_opt.arrays import FloatArray, IntArray
 from phaze_opt.network.term import Term
 from phaze_opt.on_demand import cached_property
+from phaze_opt.passes.paired import PARTS
 from phaze_opt.placement.chain_bytes import (
     ChainBytes,
     HeldBytes,
@@ -39,15 +40,41 @@ class DegreeRuns:
         The layers, and the tensor degree.
     held
         What the layers hold and send.
+    paired
+        Share of the microbatches that run beside another one (`phaze_opt.passes.paired`); ``None``
+        for the least that any share takes.
     """
 
     problem: PlacementProblem
     tensor: int
     held: ChainBytes
+    paired: float | None = 0.0
 
     def column(self, name: str) -> FloatArray:
-        """Return an attribute of all layers."""
-        return self.problem.column(self.tensor, name)
+        """Return an attribute of all layers, on average over the microbatches."""
+        if self.paired == 0.0:
+            return self.problem.column(self.tensor, name)
+        if name not in self._columns:
+            self._columns[name] = self._paired(name)
+        return self._columns[name]
+
+    @cached_property
+    def _columns(self) -> dict[str, FloatArray]:
+        """What `column` has returned."""
+        return {}
+
+    def _paired(self, name: str) -> FloatArray:
+        """Return an attribute of layers of which some share of the microbatches are in pairs."""
+        own_s, pass_name = self.problem.column(self.tensor, name), name.removesuffix(".seconds")
+        if pass_name == name:
+            return own_s
+        pair_s = self.problem.paired_s(self.tensor)
+        part_s = PARTS[self.problem.training.recompute][pass_name] * pair_s
+        if self.paired is None:
+            mean_s = np.minimum(own_s, part_s)
+        else:
+            mean_s = (1.0 - self.paired) * own_s + self.paired * part_s
+        return np.where(pair_s > 0.0, mean_s, own_s)
 
     def sums(self, name: str) -> FloatArray:
         """Add up an attribute of the layers of every run."""

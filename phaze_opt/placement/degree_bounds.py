@@ -215,7 +215,7 @@ def _least_times_s(costs: CandidateCosts, grid: CandidateGrid) -> tuple[FloatArr
     """Bound work, closed form and replay of every candidate of a grid from below."""
     stages, classes = costs.least_stages(grid), costs.classes(grid)
     most_stages, fewest = grid.most_stages, grid.fewest_microbatches
-    saving_s = costs.own_parameters(grid.tensor) * stages.accumulation_s_per_parameter
+    saving_s = costs.added_up(grid.tensor) * stages.accumulation_s_per_parameter
     limit = stages.held.in_flight_limit
 
     def bounds(held: IntArray) -> tuple[FloatArray, ...]:

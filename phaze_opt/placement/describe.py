@@ -66,6 +66,7 @@ def describe(
         stages=stages,
         time_per_batch_s=time_s,
         time_breakdown_s=_breakdown(costs, layout, heaviest, stages[heaviest], time_s),
+        expert=costs.problem.training.expert_parallel,
     )
 
 

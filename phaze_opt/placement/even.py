@@ -95,6 +95,7 @@ def _cost(layer: LayerCost) -> tuple[float, ...]:
     return (
         layer.passes.forward.seconds,
         layer.passes.backward.seconds,
+        layer.paired_s,
         layer.parameters,
         layer.stash_bytes,
         layer.transient_bytes,

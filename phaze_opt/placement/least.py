@@ -60,7 +60,9 @@ class LeastPlacement:
         check_handled(problem.training)
         self.training = problem.training
         self._distinct = np.array(distinct, dtype=np.int64)
-        layers = tuple(replace(layer, passes=LayerPasses()) for layer in problem.layers[tensor])
+        layers = tuple(
+            replace(layer, passes=LayerPasses(), paired_s=0.0) for layer in problem.layers[tensor]
+        )
         given = problem.edges, problem.cluster, problem.training
         self._bare = PlacementProblem({tensor: layers}, *given, 0.0, np.inf)
         self._degrees = degrees
@@ -140,7 +142,7 @@ class LeastPlacement:
         """
         seconds, chips = self._columns(layers, rates)
         if self.training.expert_parallel > 1:
-            # What replicas exchange of routed experts is not in the candidates.
+            # Replicas step and add up experts of others, which is not in the candidates.
             return np.full(len(chips), np.inf)
         layers_s = seconds[:, :, self._distinct].sum(axis=(1, 2))
         answers = np.full(len(chips), np.inf)

@@ -39,7 +39,7 @@ from phaze_opt.placement.memory import Shards
 from phaze_opt.placement.pipeline import interleaved_in_flight
 from phaze_opt.placement.placement_problem import PlacementProblem
 from phaze_opt.placement.runs import sums_of_runs
-from phaze_opt.placement.synchronisation import synchronisation_kind
+from phaze_opt.placement.synchronisation import routed_of_runs, synchronisation_kind
 from phaze_opt.training import Optimizer, Training
 
 _MANY = 2**31
@@ -224,24 +224,27 @@ class _Collector:
         replicated = costs.replicated(self.tensor)
         (_, self.own), *_ = replicated.own_parameters
         self.parameters = replicated.parameters
+        self.own_routed = np.array(replicated.held.parameters.routed, dtype=np.float64)
+        self.routed = routed_of_runs(replicated.held.parameters)
 
     def collect(self) -> LeastCandidates:
         """Return everything."""
         columns, messages, groups = self._candidates()
         cluster, optimizer = self.costs.problem.cluster, self.costs.optimizer
-        gradients = _lines_of_groups(synchronisation_kind(self.zero), cluster, groups)
-        weights = _lines_of_groups("all_gather", cluster, groups)
-        sent = _by_parameters(gradients, float(self.training.reduced_bytes))
-        gathered = _by_parameters(weights, float(optimizer.gathered_bytes))
+        gradients = self._collectives(synchronisation_kind(self.zero), cluster, groups)
+        weights = self._collectives("all_gather", cluster, groups)
+        sent = [_by_parameters(each, float(self.training.reduced_bytes)) for each in gradients]
+        gathered = [_by_parameters(each, float(optimizer.gathered_bytes)) for each in weights]
         if self.zero == 0:
-            columns = columns.some(~_beaten(columns, sent))
+            beaten = [_beaten(columns, each) for each in sent]
+            columns = columns.some(~np.logical_and.reduce(beaten))
         ways: dict[Shards, int] = {}
         data, replicas = np.unique(columns.data, return_inverse=True)
         numbers = [
             ways.setdefault(each, len(ways)) for each in map(self.costs.shards, data.tolist())
         ]
         way = np.array(numbers, dtype=np.int64)
-        whole = self._whole(columns, way[replicas], len(sent))
+        whole = self._whole(columns, way[replicas], len(groups))
         real = self._real(columns, messages, sent)
         order = np.lexsort((whole[:, column.STAGES], -real[:, column.REACH]))
         held = self.costs.replicated(self.tensor).held
@@ -251,8 +254,8 @@ class _Collector:
             repeated=self.repeated,
             own=self.own,
             every_pass=self._every_pass(gradients, weights),
-            lines=padded([*sent, *gathered]),
-            held=np.stack([self.parameters, self._tied()]),
+            lines=padded([lines for each in (*sent, *gathered) for lines in each]),
+            held=np.stack([self.parameters, self._tied(), self.routed]),
             whole=whole[order],
             real=real[order],
             kept=held,
@@ -260,6 +263,19 @@ class _Collector:
             state_bytes=states_of_runs(held.parameters, optimizer, tuple(ways)),
             ends=self._even_ends(),
         )
+
+    def _collectives(
+        self, kind: CollectiveName, cluster: Cluster, groups: tuple[tuple[int, int], ...]
+    ) -> list[list[FloatArray]]:
+        """Return a collective of all replicas, and of those with the same experts if not all have.
+
+        Of every group.
+        """
+        experts, of_all = self.training.expert_parallel, _lines_of_groups(kind, cluster, groups)
+        if experts == 1:
+            return [of_all]
+        same = tuple([(data // experts, experts * distance) for data, distance in groups])
+        return [of_all, _lines_of_groups(kind, cluster, same)]
 
     def _even_ends(self) -> IntArray | None:
         """Return where stages of given degrees end, which are even: no other split covers all.
@@ -359,12 +375,19 @@ class _Collector:
     def _whole(self, columns: _Columns, way: IntArray, groups: int) -> IntArray:
         """Return the whole numbers of the candidates, the groups' gathers after what they send."""
         zero = np.where(columns.data > 1, self.zero, 0)
-        # Experts that are shared out are exchanged among fewer: nothing is said of what that takes.
-        once = self.training.expert_parallel == 1
+        experts = self.training.expert_parallel
+        once, gathers = (zero < 2) & (columns.data > 1), (zero == 1) | (zero == 2)
+        # After those of all replicas come those of the replicas with the same experts.
+        collectives = 1 if experts == 1 else 2
+        apart = (experts > 1) & (columns.data > experts)
         exchanges = (
-            ((columns.data > 1) & (zero < 2) & once, columns.group),
-            (((zero == 1) | (zero == 2)) & once, columns.group + groups),
+            (once, columns.group),
+            (gathers, columns.group + collectives * groups),
             (zero >= 2, columns.group),
+        )
+        of_routed = (
+            (once & apart, columns.group + groups),
+            (gathers & apart, columns.group + (collectives + 1) * groups),
         )
         flags = [self.costs.schedule == "gpipe", self.training.overlap != "none"]
         return np.column_stack(
@@ -375,11 +398,12 @@ class _Collector:
                 way,
                 *(np.where(exchanged, row, -1) for exchanged, row in exchanges),
                 *np.full((2, len(way)), np.array(flags)[:, np.newaxis]),
+                *(np.where(exchanged, row, -1) for exchanged, row in of_routed),
             ]
         )
 
     def _real(
-        self, columns: _Columns, messages: list[Candidate], sent: list[FloatArray]
+        self, columns: _Columns, messages: list[Candidate], sent: list[list[FloatArray]]
     ) -> FloatArray:
         """Return the real numbers of the candidates."""
         gradient_bytes = float(self.training.reduced_bytes)
@@ -404,41 +428,56 @@ class _Collector:
         real[:, : column.OPTIMIZER_SHARDS] = np.array(of_message).reshape(-1, 5)[columns.message]
         real[:, column.OPTIMIZER_SHARDS] = columns.data if self.zero >= 1 else 1.0
         real[:, column.GRADIENT_SHARDS] = columns.data if self.zero >= 2 else 1.0
-        if self.zero < 2 and self.training.expert_parallel == 1:
+        if self.zero < 2:
             mean_s = self._mean_s(sent, columns.group, columns.pipeline)
             real[:, column.MEAN_SYNCHRONISATION_S] = np.where(columns.data > 1, mean_s, 0.0)
         real[:, column.REACH] = [float(even_share(*numbers)) for numbers in each]
         return real
 
-    def _mean_s(self, sent: list[FloatArray], group: IntArray, stages: IntArray) -> FloatArray:
+    def _mean_s(
+        self, sent: list[list[FloatArray]], group: IntArray, stages: IntArray
+    ) -> FloatArray:
         """Bound the average of the stages' synchronisation from below, of every candidate.
 
         The time is concave in the parameters, so it lies above its chord between the fewest and the
-        most parameters of a stage.
+        most parameters of a stage; routed experts that are shared out have one of their own.
         """
+        routed = [self.routed] if len(sent) > 1 else []
+        parts = [self.parameters - sum(routed), *routed]
+        owns = [self.own - self.own_routed, self.own_routed] if routed else [self.own]
+        total_s: FloatArray = np.zeros(len(stages))
         index = np.arange(len(self.parameters))
-        least, most = float(self.parameters[index, index + 1].min()), float(self.parameters[0, -1])
-        least_s, most_s = cheapest_lines_s(padded(sent), np.array([least, most]))[group].T
-        slope_s = (most_s - least_s) / (most - least) if most > least else 0.0
-        mean_s = least_s + slope_s * (float(self.own.sum()) / stages - least)
-        return np.asarray(np.maximum(mean_s, 0.0))
+        for lines, part, own in zip(sent, parts, owns, strict=True):
+            least, most = float(part[index, index + 1].min()), float(part[0, -1])
+            least_s, most_s = _lines_s(lines, np.array([least, most]))[group].T
+            slope_s = (most_s - least_s) / (most - least) if most > least else 0.0
+            mean_s = least_s + slope_s * (float(own.sum()) / stages - least)
+            total_s = total_s + np.maximum(mean_s, 0.0)
+        return total_s
 
-    def _every_pass(self, gradients: list[FloatArray], weights: list[FloatArray]) -> FloatArray:
+    def _every_pass(
+        self, gradients: list[list[FloatArray]], weights: list[list[FloatArray]]
+    ) -> FloatArray:
         """Return what groups of replicas exchange in every forward and backward."""
         layers, optimizer = len(self.own), self.costs.optimizer
         if self.zero < 2:
             return np.zeros((0, 2, layers + 1))
-        gradients_s = cheapest_lines_s(
-            padded(gradients), self.own * float(self.training.reduced_bytes)
-        )
+        gradients_s = self._of_layers_s(gradients, float(self.training.reduced_bytes))
         weights_s = np.zeros_like(gradients_s)
         if self.zero == 3:
-            gathered_bytes = self.own * float(optimizer.gathered_bytes)
-            weights_s = cheapest_lines_s(padded(weights), gathered_bytes)
-        rows = np.zeros((len(gradients), 2, layers + 1))
+            weights_s = self._of_layers_s(weights, float(optimizer.gathered_bytes))
+        rows = np.zeros((len(gradients_s), 2, layers + 1))
         np.cumsum(weights_s, axis=1, out=rows[:, 0, 1:])
         np.cumsum(weights_s + gradients_s, axis=1, out=rows[:, 1, 1:])
         return rows
+
+    def _of_layers_s(self, collectives: list[list[FloatArray]], bytes_each: float) -> FloatArray:
+        """Return the collective of every group and layer, routed experts apart if shared out."""
+        if len(collectives) == 1:
+            return _lines_s(collectives[0], self.own * bytes_each)
+        of_all, of_same = collectives
+        own_s = _lines_s(of_all, (self.own - self.own_routed) * bytes_each)
+        return own_s + _lines_s(of_same, self.own_routed * bytes_each)
 
     def _receives(self, candidate: Candidate) -> tuple[float, float]:
         """Return the least that a stage after the first, and before the last, receives."""
@@ -459,6 +498,13 @@ def _lines_of_groups(
         lines_of(collective_terms(kind, replicas, cluster, distance))
         for replicas, distance in groups
     ]
+
+
+def _lines_s(groups: list[FloatArray], sizes: FloatArray) -> FloatArray:
+    """Return the collective of some groups and sizes; a group of one exchanges nothing."""
+    times_s = cheapest_lines_s(padded(groups), sizes)
+    times_s[[len(lines) == 0 for lines in groups]] = 0.0
+    return times_s
 
 
 def _by_parameters(groups: list[FloatArray], bytes_each: float) -> list[FloatArray]:

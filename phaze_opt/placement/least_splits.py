@@ -63,7 +63,9 @@ _SMALLEST_S = 1e-12
     EVERY_PASS,
     GPIPE,
     OVERLAPS,
-) = range(9)
+    SYNCHRONISED_ROUTED,
+    GATHERED_ROUTED,
+) = range(11)
 # Columns of the candidates' real numbers; REACH: 1 − (1 − 1/m)^p, or p/m if
 # interleaved; MOST_REPEATED: how many of the layer that is repeated most
 # the stage with most of them has at least; what the chip gives is filled in last.
@@ -85,7 +87,7 @@ _SMALLEST_S = 1e-12
 
 # Rows of `sums` and of `held`.
 FORWARD, BACKWARD, OWN = range(3)
-PARAMETERS, _TIED = range(2)
+PARAMETERS, _TIED, ROUTED = range(3)
 
 
 @compiled_as(
@@ -103,7 +105,7 @@ class CandidateArrays(NamedTuple):
         Sums over the layers before each of what replicas exchange in every forward and backward.
     lines, held, limit
         See `Split`.
-    whole : (candidates, 9)
+    whole : (candidates, 11)
         See the columns above; by falling REACH.
     real : (candidates, 13)
         The same.
@@ -131,8 +133,9 @@ class Split(NamedTuple):
         and parameters that count once.
     lines : (groups, algorithms, 3)
         Times of collectives by parameters, see `exchanges.lines_of`.
-    held : (2, layers, layers + 1)
-        Parameters of every stage, and the tied ones among them.
+    held : (3, layers, layers + 1)
+        Parameters of every stage, and the tied ones among them, and the share of routed experts,
+        which only replicas with the same share exchange.
     limit : (tables, layers, layers + 1)
         Most microbatches in flight of every stage.
     whole, real
@@ -148,16 +151,38 @@ class Split(NamedTuple):
 
 
 @inlined
+def collective_of_s(
+    row: int, routed_row: int, parameters: float, routed: float, lines: FloatArray
+) -> float:
+    """Return the time of a collective of parameters, of which some are of routed experts.
+
+    Parameters
+    ----------
+    row, routed_row
+        Among ``lines``: of all replicas, and of those with the same share of the experts, −1 where
+        there are no others.
+    parameters, routed, lines
+        See `Split`.
+    """
+    time_s: float = cheapest_line_s(lines[row], parameters - routed)
+    if routed_row >= 0:
+        time_s += cheapest_line_s(lines[routed_row], routed)
+    return time_s
+
+
+@inlined
 def following_s(i: int, j: int, backward: float, split: Split) -> float:
     """Return what follows some backward work of the stage ``i … j − 1``."""
     lines, held, whole, real = split.lines, split.held, split.whole, split.real
-    parameters, tied = held[PARAMETERS, i, j], held[_TIED, i, j]
+    parameters, tied, routed = held[PARAMETERS, i, j], held[_TIED, i, j], held[ROUTED, i, j]
     tail_s: float = parameters * real[STEP_S]
     if whole[SYNCHRONISED] >= 0:
-        sent_s = cheapest_line_s(lines[whole[SYNCHRONISED]], parameters)
+        rows = whole[SYNCHRONISED], whole[SYNCHRONISED_ROUTED]
+        sent_s = collective_of_s(rows[0], rows[1], parameters, routed, lines)
         tail_s += max(real[SHARE] * sent_s, sent_s - (1.0 - real[SHARE]) * backward)
     if whole[GATHERED] >= 0 and whole[OVERLAPS] == 0:
-        tail_s += cheapest_line_s(lines[whole[GATHERED]], parameters)
+        rows = whole[GATHERED], whole[GATHERED_ROUTED]
+        tail_s += collective_of_s(rows[0], rows[1], parameters, routed, lines)
     if whole[STAGES] > 1 and tied > 0.0:
         tail_s += real[EXCHANGE_LATENCY_S] + tied * real[EXCHANGE_S_PER_PARAMETER]
         tail_s += math.sqrt(tied) * real[EXCHANGE_S_PER_ROOT]
@@ -213,7 +238,9 @@ def _stage_s(stage: int, i: int, j: int, first_tail_s: float, split: Split) -> f
         others_s = sums[BACKWARD, i] + (stage - 1) * gradient_s
         least_s = max(least_s, done_s + others_s + first_tail_s)
     if whole[GATHERED] >= 0 and whole[OVERLAPS] == 1:
-        gathered_s = cheapest_line_s(lines[whole[GATHERED]], held[PARAMETERS, i, j])
+        rows = whole[GATHERED], whole[GATHERED_ROUTED]
+        parameters, routed = held[PARAMETERS, i, j], held[ROUTED, i, j]
+        gathered_s = collective_of_s(rows[0], rows[1], parameters, routed, lines)
         wait_s = max(share * gathered_s, gathered_s - (1.0 - share) * forward)
         least_s = max(least_s, wait_s + work_s + tail_s)
     return least_s

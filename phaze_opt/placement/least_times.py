@@ -13,7 +13,6 @@ import numpy as np
 from phaze_opt.arrays import FloatArray, IntArray
 from phaze_opt.compiled import callee, inlined, lazily_compiled
 from phaze_opt.placement.closed_form import after_first_s, busy_s, forwards_again
-from phaze_opt.placement.exchanges import cheapest_line_s
 from phaze_opt.placement.least_splits import (
     ACCUMULATION_S,
     ACTIVATION_S,
@@ -33,12 +32,15 @@ from phaze_opt.placement.least_splits import (
     OWN,
     PARAMETERS,
     REACH,
+    ROUTED,
     SHARE,
     STAGES,
     STEP_S,
     SYNCHRONISED,
+    SYNCHRONISED_ROUTED,
     CandidateArrays,
     Split,
+    collective_of_s,
     following_s,
     least_over_splits_s,
 )
@@ -121,9 +123,10 @@ def _pipelined_s(split: Split, kinds: FloatArray, most: int) -> float:
     own = kinds[most, 2]
     again_s = after_first_s(0.0, microbatches, again, forward, backward)
     least_s = max(least_s, once_s + repeated * again_s + first_tail_s)
-    sent_s = 0.0
-    if whole[SYNCHRONISED] >= 0:
-        sent_s = cheapest_line_s(lines[whole[SYNCHRONISED]], repeated * own)
+    sent_s, routed = 0.0, held[ROUTED, layer, layer + 1]
+    rows = whole[SYNCHRONISED], whole[SYNCHRONISED_ROUTED]
+    if rows[0] >= 0:
+        sent_s = collective_of_s(rows[0], rows[1], repeated * own, repeated * routed, lines)
         sent_s = max(real[SHARE] * sent_s, sent_s - (1.0 - real[SHARE]) * repeated * backward)
     work_s = busy_s(microbatches, forward + backward, own * real[ACCUMULATION_S])
     least_s = max(least_s, repeated * (work_s + own * real[STEP_S]) + sent_s)
@@ -140,10 +143,13 @@ def _pipelined_s(split: Split, kinds: FloatArray, most: int) -> float:
         # A chord of the first stage's tail, which is concave: that of the first layer, and more
         # for every repeated one.
         each_s = own * real[STEP_S]
-        if whole[SYNCHRONISED] >= 0:
-            begin = 0.0 if kinds[most, 1] == 0.0 else held[PARAMETERS, 0, 1]
-            rows = lines[whole[SYNCHRONISED]]
-            more_s = cheapest_line_s(rows, begin + count * own) - cheapest_line_s(rows, begin)
+        if rows[0] >= 0:
+            begin = begin_routed = 0.0
+            if kinds[most, 1] > 0.0:
+                begin, begin_routed = held[PARAMETERS, 0, 1], held[ROUTED, 0, 1]
+            end, end_routed = begin + count * own, begin_routed + count * routed
+            more_s = collective_of_s(rows[0], rows[1], end, end_routed, lines)
+            more_s -= collective_of_s(rows[0], rows[1], begin, begin_routed, lines)
             each_s += real[SHARE] * more_s / count
         if kinds[most, 1] == 0.0:
             first_tail_s = 0.0

@@ -39,12 +39,27 @@ class Shards(NamedTuple):
         kinds = zip(optimizer.held_bytes, self, strict=True)
         return sum([each / replicas for each, replicas in kinds])
 
-    def whole_layer_bytes(self, parameters: int, optimizer: Optimizer) -> int:
-        """Return what having so many parameters' weights and gradients whole adds to the shares."""
-        whole = parameters * optimizer.whole_weight_bytes
-        weights = whole * (self.weights - 1) // self.weights
-        gradients = parameters * optimizer.gradient_bytes * (self.gradients - 1) // self.gradients
-        return int(weights + gradients)
+    def whole_layer_bytes(self, parameters: int, elsewhere: int, optimizer: Optimizer) -> int:
+        """Return what having a layer's weights and gradients whole adds to the shares.
+
+        Parameters
+        ----------
+        parameters, elsewhere
+            Those of the layer, and the other shares of its experts: replicas share out both.
+        optimizer
+            Bytes per parameter.
+        """
+        kinds = (
+            (optimizer.whole_weight_bytes, self.weights),
+            (optimizer.gradient_bytes, self.gradients),
+        )
+        return sum(
+            [
+                int(max(parameters * (replicas - 1) - elsewhere, 0) * each // replicas)
+                for each, replicas in kinds
+                if replicas > 1
+            ]
+        )
 
 
 UNSHARDED = Shards()
@@ -85,7 +100,6 @@ def stage_memory(
         layer add to the working set.
     """
     parameters = local_parameters(layers)
-    largest = max([layer.parameters for layer in layers])
     # What replicas share out, they share over all of them, the shares of experts too.
     whole = parameters + sum([layer.elsewhere_parameters for layer in layers])
     kinds = zip(optimizer.held_bytes, shards, strict=True)
@@ -95,5 +109,10 @@ def stage_memory(
     )
     stash = math.ceil(in_flight * sum([layer.stash_bytes for layer in layers]))
     working_set = max([layer.transient_bytes for layer in layers])
-    whole_layer = shards.whole_layer_bytes(largest, optimizer)
+    whole_layer = max(
+        [
+            shards.whole_layer_bytes(layer.parameters, layer.elsewhere_parameters, optimizer)
+            for layer in layers
+        ]
+    )
     return StageMemory(weights, gradients, state, stash, working_set + whole_layer)

@@ -34,7 +34,8 @@ def most_held_bytes(problem: PlacementProblem, tensor: int) -> float:
     # at a time.
     microbatches = training.microbatches(1)
     shards = Shards.of(training.zero, problem.cluster.devices)
-    whole_layer = max(shards.whole_layer_bytes(own, optimizer) for own in chain.parameters.own)
+    counts = zip(chain.parameters.own, chain.parameters.elsewhere, strict=True)
+    whole_layer = max(shards.whole_layer_bytes(*count, optimizer) for count in counts)
     held = held_by_runs(chain, optimizer, UNSHARDED, 0.0)
     if training.pipeline_schedule == "1f1b":
         # After a stage come at most as many others as there are layers after it.

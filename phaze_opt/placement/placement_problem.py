@@ -118,6 +118,11 @@ class PlacementProblem:
             self._columns[tensor] = dict(zip(PASS_COLUMNS, rows, strict=True))
         return self._columns[tensor][name]
 
+    def paired_s(self, tensor: int) -> FloatArray:
+        """Return that attribute of all layers at a degree, see `LayerCost`."""
+        layers, kinds = self.layers[tensor], self.kinds_of(tensor)
+        return np.array([layers[index].paired_s for index in kinds.first])[kinds.which]
+
     @cached_property
     def _columns(self) -> dict[int, dict[str, FloatArray]]:
         """What `column` has returned, by tensor degree and name."""
@@ -220,7 +225,11 @@ class Misfit:
 
 
 CommunicationKind = Literal[
-    "transfer", "gradient_synchronisation", "parameter_gather", "tensor_collectives"
+    "transfer",
+    "gradient_synchronisation",
+    "parameter_gather",
+    "tensor_collectives",
+    "token_exchanges",
 ]
 
 
@@ -232,7 +241,8 @@ class Communication:
     ----------
     kind
         ``transfer`` (activations and gradients that the stage receives), ``parameter_gather``,
-        ``gradient_synchronisation``, or ``tensor_collectives`` (of the layers, in explanations).
+        ``gradient_synchronisation``, or of the layers, in explanations, ``tensor_collectives`` and
+        ``token_exchanges`` (tokens to their experts, and back).
     total_s, exposed_s
         Seconds on the network, and those by which they make the stage take longer.
     sent_bytes
@@ -334,6 +344,8 @@ class Placement(PrintsAsTables):
         Where the placement was searched for: ``optimal`` if no degrees, rank order and split into
         consecutive layers (interleaved: into even parts) take less, else ``feasible``; a time that
         none of them is below; and ``(time − bound) / time``. ``None`` where it was given.
+    expert
+        Among how many replicas, which are neighbours, the routed experts are shared out.
     """
 
     pipeline: int
@@ -348,6 +360,7 @@ class Placement(PrintsAsTables):
     status: PlacementStatus | None = None
     bound_s: float | None = None
     gap: float | None = None
+    expert: int = 1
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -373,13 +386,13 @@ class Placement(PrintsAsTables):
 
     @property
     def degrees_text(self) -> str:
-        """Pipeline, data and tensor degree as ``PPxDPxTP``."""
+        """The degrees as ``PPxDPxTP``, and ``xEP`` where experts are shared out."""
         return self.degrees.text
 
     @property
     def degrees(self) -> Degrees:
         """The degrees of parallelism."""
-        return Degrees(self.pipeline, self.data, self.tensor)
+        return Degrees(self.pipeline, self.data, self.tensor, self.expert)
 
     @property
     def devices(self) -> int:

@@ -11,6 +11,9 @@ ZeRO  gradients                              weights
 3     reduce-scatter per microbatch          all-gather for every forward and backward
 ====  =====================================  ==========================================
 
+Routed experts that are shared out are exchanged among the replicas that have the same ones
+(`GroupTerms`), all else among all.
+
 Without overlap, ZeRO 0 and 1 exchange the whole stage at once (as Megatron-LM did in 2021), ZeRO 2
 and 3 layer by layer, since they never hold more. With overlap all go layer by layer through the
 queues of `phaze_opt.placement.overlap`; where that would take longer than the whole stage at once,
@@ -46,7 +49,7 @@ from phaze_opt.placement.chain_bytes import (
     parameters_of_runs,
     sums,
 )
-from phaze_opt.placement.costs import collective_table_s
+from phaze_opt.placement.costs import DegreeRuns, collective_table_s
 from phaze_opt.placement.exchanges import cheapest_lines_s, exchanges_per_batch, lines_of, padded
 from phaze_opt.placement.overlap import backward_queue_s, charged_s, forward_queue_s
 from phaze_opt.placement.placement_problem import PlacementProblem
@@ -155,9 +158,10 @@ class ReplicatedLayers:
         """
         merged = self.problem.merged_from
         problem = self.problem if merged is None else merged.problem
-        forward_s, forward_link_s, *others = [
-            problem.column(self.tensor, name) for name in PASS_COLUMNS
-        ]
+        # What runs beside another microbatch covers less.
+        least = None if problem.training.pairs_microbatches else 0.0
+        runs = DegreeRuns(problem, self.tensor, self.held, least)
+        forward_s, forward_link_s, *others = [runs.column(name) for name in PASS_COLUMNS]
         backward_s, backward_link_s = others[0] + others[2], others[1] + others[3]
         return {
             False: (forward_s, backward_s),

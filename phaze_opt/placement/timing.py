@@ -163,16 +163,12 @@ def _counted_once(costs: CandidateCosts, layout: Layout, stage: int) -> list[int
 
 def _until_end_s(costs: CandidateCosts, layout: Layout, done: Replay, stage: int) -> FloatArray:
     """Return how long before the end of a stage's compute each layer's gradients are complete."""
-    chain = costs.problem.layers[layout.candidate.tensor]
+    runs = costs.stages(layout.candidate).runs
+    each_s = runs.column("backward.seconds") + runs.column("recompute.seconds")
     backward_s = costs.work(layout.candidate).backward_s
     until_end_s: list[float] = []
     for chunk, (i, j) in enumerate(layout.runs(stage)):
         end_s = done.backward_start_s[chunk, stage, -1] + backward_s[i, j]
-        passes = [layer.passes for layer in chain[i : j - 1]]
-        each_s = [
-            layer_passes.backward.seconds + layer_passes.recompute.seconds
-            for layer_passes in passes
-        ]
-        after_s = np.cumsum([0.0, *each_s])
+        after_s = np.append(0.0, np.cumsum(each_s[i : j - 1]))
         until_end_s += (done.finish_s[stage] - end_s + after_s).tolist()
     return np.array(until_end_s)

@@ -28,6 +28,7 @@ _GAIN_WORDS = {
     "network_latency": "network latency −10 %",
     "overhead": "time per operator −10 %",
     "overlap_data": "--overlap data",
+    "overlap_experts": "--overlap experts",
     "overlap_all": "--overlap all",
     "launch_compiled": "--launch compiled",
     "launch_graphs": "--launch graphs",

@@ -21,7 +21,10 @@ if TYPE_CHECKING:
 
 _SHOWN_PARTS: Mapping[str, tuple[str, ...]] = {
     "compute": ("forward", "backward", "recompute", "gradient_accumulation"),
-    "collectives": ("tensor_collectives", "gradient_synchronisation", "parameter_gather"),
+    "collectives": (
+        *("tensor_collectives", "token_exchanges"),
+        *("gradient_synchronisation", "parameter_gather"),
+    ),
     "transfers": ("transfer",),
     "bubble": ("bubble",),
     "optimizer": ("optimizer",),

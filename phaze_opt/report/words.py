@@ -27,6 +27,7 @@ RESOURCE_WORDS = {
 }
 _KIND_WORDS = {
     "tensor_collectives": "tensor-parallel collectives",
+    "token_exchanges": "tokens to their experts and back",
     "transfer": "pipeline transfers",
     "stash": "stashes",
     "transient": "working set",
@@ -101,9 +102,10 @@ def _name_and_unit(name: str) -> tuple[str, str]:
 def placement_words(placement: Placement) -> str:
     """Describe the degrees of a placement."""
     pipeline, data, tensor = placement.pipeline, placement.data, placement.tensor
+    experts = f", experts shared out over {placement.expert}" if placement.expert > 1 else ""
     return (
-        f"{counted(pipeline, 'stage')} × {counted(data, 'replica')} × tensor-parallel {tensor} "
-        f"({placement.degrees_text})"
+        f"{counted(pipeline, 'stage')} × {counted(data, 'replica')} × tensor-parallel {tensor}"
+        f"{experts} ({placement.degrees_text})"
     )
 
 

@@ -193,6 +193,8 @@ class StudySpec:
 
     Attributes
     ----------
+    name
+        Of the study.
     model, sequence, attention, tensor_parallel
         Workload, its tokens per sample and its attention (``None`` for the model's own), and the
         tensor-parallel degrees that the placement may choose.

@@ -185,6 +185,22 @@ class ReadOnlyCache(EvaluationCache):
         return compute(), False
 
 
+class NoEvaluations(EvaluationCache):
+    """No stored evaluations: everything is computed, and nothing is kept."""
+
+    def __init__(self) -> None:
+        """Ask for no storage."""
+
+    def get_or_compute(
+        self,
+        key: str,
+        compute: Callable[[], Evaluation],
+        schedules: ScheduleCache | None = None,
+    ) -> tuple[Evaluation, bool]:
+        """Compute the evaluation, which was not stored."""
+        return compute(), False
+
+
 def find_evaluations(storage: Storage, keys: Iterable[str]) -> dict[str, Evaluation]:
     """Return the stored evaluations by key; keys without a stored evaluation are left out."""
     evaluations: dict[str, Evaluation] = {}
@@ -240,9 +256,14 @@ class ScheduleCache(MutableMapping[str, Schedule]):
     """A cache of schedules in memory, above the schedules in the database.
 
     New schedules stay in memory until `flush` writes them, in one transaction per point.
+
+    Parameters
+    ----------
+    storage
+        The database; ``None`` for memory alone, which `flush` cannot write.
     """
 
-    def __init__(self, storage: Storage) -> None:
+    def __init__(self, storage: Storage | None) -> None:
         self._storage = storage
         self._known: dict[str, Schedule] = {}
         self._new: list[str] = []
@@ -254,6 +275,8 @@ class ScheduleCache(MutableMapping[str, Schedule]):
         self._needed.add(key)
         self._asked.add(key)
         if key not in self._known:
+            if self._storage is None:
+                raise KeyError(key)
             with self._storage.reading() as session:
                 body = session.connection().scalar(_SCHEDULE, {"asked": key})
             schedule = _read_schedule(body)
@@ -294,6 +317,7 @@ class ScheduleCache(MutableMapping[str, Schedule]):
         # In sorted order, so that no two workers wait for each other.
         keys = sorted(set(self._new) & set(self._known))
         rows = [{"key": key, "body": to_json(self._known[key]).decode()} for key in keys]
+        assert self._storage is not None, "schedules in memory alone are not written"
         with self._storage.writing() as session:
             also(session)
             if rows:

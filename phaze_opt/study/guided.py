@@ -22,16 +22,19 @@ from phaze_opt.on_demand import cached_property
 from phaze_opt.spec.frozen import ResolvedStudy
 from phaze_opt.spec.objectives import Measured
 from phaze_opt.spec.ordering import head_of, value_bin
-from phaze_opt.spec.space import distributions, params_of
+from phaze_opt.spec.space import distributions, params_of, point_of
+from phaze_opt.store.caches import NoEvaluations, ScheduleCache
 from phaze_opt.store.enumerations import BoundStore
+from phaze_opt.study.objective import Objective, evaluator_of
 from phaze_opt.study.samplers.bound import BestBoundFirst, BoundedParams, BoundSampler
 from phaze_opt.study.samplers.grid import Grid
+from phaze_opt.study.samplers.likely import Look
 from phaze_opt.study.samplers.replay import Cost, CostOf
 from phaze_opt.workload.graph import Workload
 
 _LIKELY = 1.03
-"""A guess of the power is larger by this factor after one infeasible trial, by its third power
-after two, its sixth after three."""
+"""The first careful guess of the power is larger by this factor, the second by its third power, the
+third by its sixth."""
 
 
 def best_bound_first(
@@ -59,10 +62,26 @@ def best_bound_first(
     """
     check_bounded(study.spec.objectives)
     points = _PointsByBound(study, workloads, reference, store)
-    # Where the power has a limit, the best bounds are of chips that take just as much of it, and
-    # most of these take more.
-    guess = points.guess if study.spec.constraints.max_power_w is not None else None
-    return BestBoundFirst(Grid.of(distributions(study.spec.space)), points, cost, guess)
+    guess, look = None, None
+    if study.spec.constraints.max_power_w is not None:
+        # The best bounds are of chips that take just as much, and most of these take more.
+        guess, look = points.guess, _look(study, workloads, reference)
+    return BestBoundFirst(Grid.of(distributions(study.spec.space)), points, cost, guess, look)
+
+
+def _look(
+    study: ResolvedStudy, workloads: Sequence[Workload], reference: Sequence[Measured]
+) -> Look:
+    """Return a function that evaluates points of a study without a trial, and stores nothing."""
+    kept = NoEvaluations(), ScheduleCache(None)
+    objective = Objective(study, workloads, *kept, evaluator_of(study), reference)
+
+    def look(params: Mapping[str, Any]) -> Cost:
+        point = point_of(study.spec.space, params)
+        metrics = objective(point)
+        return (0, *metrics.rank(study, point).key) if metrics.feasible else (1,)
+
+    return look
 
 
 def bound_sampler(
@@ -142,7 +161,7 @@ class _PointsByBound:
         points
             Parameters that were yielded before.
         care
-            Number of infeasible trials to learn from.
+            How much larger the power is guessed.
         """
         likely = replace(self._study_bounds, likely=_LIKELY ** (care * (care + 1) / 2))
         grid, costs = self._points.grid, dict[int, Cost]()

@@ -13,7 +13,7 @@ from phaze_opt.hardware.presets import load_accelerator
 from phaze_opt.validation.measured import ValidationRow, ValidationTable
 from phaze_opt.workload.graph import Gemm
 
-_FILES = ("gemm.csv", "gemm_tpuv6e.csv", "vector.csv")
+_FILES = ("gemm.csv", "gemm_tpuv6e.csv", "gemm_tpu7x.csv", "vector.csv", "copy_tpu7x.csv")
 
 
 def validate_single_operators() -> list[ValidationTable]:
@@ -52,6 +52,7 @@ def _predict(row: dict[str, str], overhead_s: float) -> ValidationRow:
         case = f"{row['op']} {rows}×{columns}"
     else:
         m, n, k = int(row["m"]), int(row["n"]), int(row["k"])
-        estimate = estimate_gemm(Gemm(m, n, k), chip, call_overhead_s=overhead_s)
-        case = f"gemm {m}×{n}×{k}"
+        gemm = Gemm(m, n, k, batch=int(row.get("batch") or 1))
+        estimate = estimate_gemm(gemm, chip, call_overhead_s=overhead_s)
+        case = f"gemm {m}×{n}×{k}" + (f", {gemm.batch} at once" if gemm.batch > 1 else "")
     return ValidationRow(case, float(row["measured_s"]), estimate.latency_s, source=row["source"])

@@ -89,7 +89,7 @@ class _Run:
 
     @property
     def parts_s(self) -> dict[str, float]:
-        """Time per batch by kind, exposed tensor-parallel collectives apart from the compute."""
+        """Time per batch by kind, exposed communication of the layers apart from the compute."""
         placement = self.evaluation.placement
         assert placement is not None
         cost = self.costed.costs[placement.tensor]
@@ -98,20 +98,23 @@ class _Run:
         held = [distinct[name] for name in busiest.layers]
         parts_s = dict(placement.time_breakdown_s)
         parts_s["tensor_collectives"] = 0.0
-        for kind in ("forward", "backward", "recompute"):
-            once_s = [self._collectives_s(own, kind) for own in cost.passes]
-            collectives_s = placement.microbatches * sum(once_s[index] for index in held)
-            parts_s[kind] -= collectives_s
-            parts_s["tensor_collectives"] += collectives_s
+        for exchanges in (False, True):
+            name = "token_exchanges" if exchanges else "tensor_collectives"
+            for kind in ("forward", "backward", "recompute"):
+                once_s = [self._communication_s(own, kind, exchanges) for own in cost.passes]
+                sent_s = placement.microbatches * sum(once_s[index] for index in held)
+                if sent_s > 0.0:
+                    parts_s[kind] -= sent_s
+                    parts_s[name] = parts_s.get(name, 0.0) + sent_s
         return parts_s
 
-    def _collectives_s(self, passes: ScheduledLayer, kind: str) -> float:
-        """Exposed collectives of one pass of a layer."""
+    def _communication_s(self, passes: ScheduledLayer, kind: str, exchanges: bool) -> float:
+        """Exposed communication of one pass of a layer; see `PassBinding.communication_s`."""
         scheduled = getattr(passes, kind)
         return (
             0.0
             if scheduled is None
-            else bind_pass(scheduled, self.costed.point.accelerator).collectives_s
+            else bind_pass(scheduled, self.costed.point.accelerator).communication_s(exchanges)
         )
 
 

@@ -32,6 +32,8 @@ class ScalarCandidate(NamedTuple):
     every_pass: int
     gpipe: int
     overlaps: int
+    synchronised_routed: int
+    gathered_routed: int
     activation_s: float
     gradient_s: float
     exchange_latency_s: float
@@ -68,8 +70,9 @@ class ScalarCandidates:
         Arguments of `phaze_opt.placement.least_times.least_times_s`.
     tails
         Seconds after the last backward of stages, by candidate and chip; see `scalar_splits`.
-    first, count, fewest_own
-        Of the layer that is repeated most: place of the first, number, and fewest own parameters.
+    first, count, fewest_own, routed
+        Of the layer that is repeated most: place of the first, number, fewest own parameters, and
+        those of its share of the routed experts.
     """
 
     def __init__(self, arrays: CandidateArrays, distinct: Sequence[int]) -> None:
@@ -93,6 +96,7 @@ class ScalarCandidates:
         repeated = [at for at, index in enumerate(distinct) if index == most]
         self.first, self.count = repeated[0], len(repeated)
         self.fewest_own = min(own[at] for at in repeated)
+        self.routed = self.held[column.ROUTED][self.first][self.first + 1]
 
     def lines_of(self, chip: ChipSeconds) -> list[Sequence[Line]]:
         """Return the memory of `SplitBatch.average_stage`, one entry per candidate; empty first."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import combinations
 from typing import Literal
 
@@ -16,6 +16,7 @@ from phaze_opt.network.cluster import Cluster
 from phaze_opt.passes.bare_layers import copies_s
 from phaze_opt.passes.graphs import fuse_once, graphs_of
 from phaze_opt.passes.launches import launch_seconds
+from phaze_opt.passes.paired import PARTS, core_share, exchanges_s, paired_s
 from phaze_opt.training import Training
 from phaze_opt.whole_space.scalar_makespans import makespan_s
 from phaze_opt.whole_space.scalar_operators import (
@@ -66,6 +67,8 @@ class Passes:
             )
             for layer in variant.layers
         ]
+        self._core_share = partial(core_share, training, cluster)
+        self._sent_s = exchanges_s(variant, training, cluster)
         self._known: dict[tuple[Rates, int, Sort], tuple[tuple[float, float], ...]] = {}
 
     def seconds(self, chip: Accelerator, sort: Sort) -> tuple[tuple[float, float], ...]:
@@ -74,9 +77,10 @@ class Passes:
         rates, glb_bytes = Rates.of(chip), chip.glb_bytes if sees_glb else 0
         key = rates, glb_bytes, sort
         if key not in self._known:
-            pairs = zip(self._layers, self._launches, strict=True)
+            rows = zip(self._layers, self._launches, self._sent_s, strict=True)
             layers = [
-                self._layer_s(*layer, launched, rates, glb_bytes, sort) for layer, launched in pairs
+                self._layer_s(*layer, launched, sent_s, rates, glb_bytes, sort)
+                for layer, launched, sent_s in rows
             ]
             self._known[key] = tuple([layers[index] for index in self._order])
         return self._known[key]
@@ -86,26 +90,41 @@ class Passes:
         parameters: int,
         graphs: Mapping[str, OperatorGraph],
         launched: Mapping[str, int],
+        sent_s: float,
         rates: Rates,
         glb_bytes: int,
         sort: Sort,
     ) -> tuple[float, float]:
         """Bound forward, and backward with recompute, of one distinct layer."""
         training = self._training
-        passes = {
-            name: max(
-                _pass_s(graph, rates, glb_bytes, self._group, training.residency, sort),
-                launched[name] * self._launch_s,
-            )
+        device_s = {
+            name: _pass_s(graph, rates, glb_bytes, self._group, training.residency, sort)
             for name, graph in graphs.items()
         }
-        again_s = {
+        host_s = {name: count * self._launch_s for name, count in launched.items()}
+        passes = {name: max(own_s, host_s[name]) for name, own_s in device_s.items()}
+        copies = copies_s(parameters, training, rates.hbm_bytes_per_s)
+        forward_s, backward_s = passes["forward"] + copies[0], passes["backward"] + copies[1]
+        again_s = self._again_s(passes)
+        if sent_s == 0.0:
+            return forward_s, backward_s + again_s
+        share = self._core_share(rates.calibration.collective_core_share)
+        together_s, launched_s = (
+            each["forward"] + each["backward"] + self._again_s(each) for each in (device_s, host_s)
+        )
+        pair_s = float(paired_s(together_s + sum(copies), sent_s, share, launched_s))
+        parts = PARTS[training.recompute]
+        backward_s = min(backward_s, parts["backward"] * pair_s)
+        again_s = min(again_s, parts["recompute"] * pair_s)
+        return min(forward_s, parts["forward"] * pair_s), backward_s + again_s
+
+    def _again_s(self, passes: Mapping[str, float]) -> float:
+        """Return what runs again before the backward."""
+        return {
             "none": 0.0,
             "selective": passes.get("recompute", 0.0),
             "full": passes["forward"],
-        }[training.recompute]
-        copies = copies_s(parameters, training, rates.hbm_bytes_per_s)
-        return passes["forward"] + copies[0], passes["backward"] + copies[1] + again_s
+        }[self._training.recompute]
 
 
 def _launches(captured: OperatorGraph, fusion: FusionMode, training: Training) -> int:

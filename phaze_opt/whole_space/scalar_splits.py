@@ -85,7 +85,19 @@ class SplitBatch:
         pairs = zip(sums, self.candidates.every_pass[group][row], strict=True)
         return [compute * seconds + queue * sent_s for seconds, sent_s in pairs]
 
-    def sent_s(self, row: int, parameters: float) -> float:
+    def synchronised_s(self, parameters: float, routed: float) -> float:
+        """Return the seconds in which replicas exchange gradients, of experts among them."""
+        candidate = self.candidate
+        all_s = self._sent_s(candidate.synchronised, parameters - routed)
+        return all_s + self._sent_s(candidate.synchronised_routed, routed)
+
+    def gathered_s(self, parameters: float, routed: float) -> float:
+        """Return the seconds in which replicas gather weights, of experts among them."""
+        candidate = self.candidate
+        all_s = self._sent_s(candidate.gathered, parameters - routed)
+        return all_s + self._sent_s(candidate.gathered_routed, routed)
+
+    def _sent_s(self, row: int, parameters: float) -> float:
         """Return the seconds of the cheapest collective over a number of parameters."""
         if row < 0 or parameters <= 0.0:
             return 0.0
@@ -110,11 +122,11 @@ class SplitBatch:
     def _tail(self, begin: int, end: int) -> tuple[float, float]:
         """Return the seconds after the last backward, and those that may overlap with it."""
         candidate = self.candidate
-        parameters, tied = (held[begin][end] for held in self.candidates.held)
-        sent_s = self.sent_s(candidate.synchronised, parameters)
+        parameters, tied, routed = (held[begin][end] for held in self.candidates.held)
+        sent_s = self.synchronised_s(parameters, routed)
         tail_s = parameters * self.step_s
         if candidate.overlaps == 0:
-            tail_s += self.sent_s(candidate.gathered, parameters)
+            tail_s += self.gathered_s(parameters, routed)
         if candidate.stages > 1 and tied > 0.0:
             tail_s += candidate.exchange_latency_s + tied * candidate.exchange_s_per_parameter
             tail_s += math.sqrt(tied) * candidate.exchange_s_per_root
@@ -178,8 +190,7 @@ class SplitBatch:
         backward_s -= (known.own[first + 1] - known.own[first] - own) * self.accumulation_s
         again_s = rounds * backward_s + (microbatches - in_flight) * forward_s
         least_s = max(least_s, once_s + repeated * again_s + self.first_tail_s)
-        row = candidate.synchronised
-        sent_s = self.sent_s(row, repeated * own)
+        sent_s = self.synchronised_s(repeated * own, repeated * known.routed)
         sent_s = max(self.share * sent_s, sent_s - (1.0 - self.share) * repeated * backward_s)
         load_s = microbatches * (forward_s + backward_s) - own * self.accumulation_s
         least_s = max(least_s, repeated * (load_s + own * self.step_s) + max(sent_s, 0.0))
@@ -191,9 +202,11 @@ class SplitBatch:
         else:
             weight += (in_flight - 1) / again_s
         layer_s = own * self.step_s
-        if row >= 0:
-            begin = 0.0 if first == 0 else known.held[0][0][1]
-            more_s = self.sent_s(row, begin + known.count * own) - self.sent_s(row, begin)
+        if candidate.synchronised >= 0:
+            parameters, _, routed = (0.0 if first == 0 else held[0][1] for held in known.held)
+            all_own, all_routed = known.count * own, known.count * known.routed
+            more_s = self.synchronised_s(parameters + all_own, routed + all_routed)
+            more_s -= self.synchronised_s(parameters, routed)
             layer_s += self.share * more_s / known.count
         tail_s = 0.0 if first == 0 else self.first_tail_s
         others = weight + max(0.0, 1.0 - layer_s * weight) / (again_s + layer_s)
@@ -277,7 +290,8 @@ class SplitBatch:
             back_s = backwards[begin] + (stage - 1) * gradient_s
             least_s = max(least_s, done_s + back_s + self.first_tail_s)
         if candidate.overlaps == 1 and candidate.gathered >= 0:
-            gathered_s = self.sent_s(candidate.gathered, known.held[0][begin][end])
+            parameters, _, routed = (held[begin][end] for held in known.held)
+            gathered_s = self.gathered_s(parameters, routed)
             waited_s = max(self.share * gathered_s, gathered_s - (1.0 - self.share) * forward_s)
             least_s = max(least_s, waited_s + busy_s + tail_s)
         return least_s

@@ -26,6 +26,9 @@ MOST_LAYERS = 10_000
 
 """How attention is computed: scores in memory, or one fused core."""
 
+KernelMaker = Literal["fused", "compiled", "framework"]
+"""What makes the kernels around products, see `TransformerConfig`."""
+
 _CHOICES = {
     "norm": ("layer_norm", "rms_norm"),
     "norm_position": ("pre", "post", "both"),
@@ -34,7 +37,7 @@ _CHOICES = {
     "positions": ("learned", "rotary", "relative"),
     "attention": ("eager", "flash"),
     "head": ("language_model", "masked_language_model", "classifier"),
-    "kernels": ("fused", "framework"),
+    "kernels": ("fused", "compiled", "framework"),
 }
 
 
@@ -116,7 +119,10 @@ class TransformerConfig:
         Whether root-mean-square norms and rotary positions are ``fused`` kernels, or what a
         ``framework`` runs for them where nothing is compiled: casts to fp32 and back around one
         kernel per operator, and shared key and value heads copied for every query head (torchtitan
-        without compilation).
+        without compilation). ``compiled`` is the same code behind a compiler of single blocks: one
+        kernel for an activation with its gate and for a norm, the gradient of whose weight is one
+        more, but rotary positions as complex numbers and copied heads (torchtitan with compiled
+        blocks).
     encoder_layers
         Blocks of an encoder, whose result every one of the ``layers`` decoder blocks attends to
         (T5); 0 for none.
@@ -161,7 +167,7 @@ class TransformerConfig:
     bias: bool = True
     head: Literal["language_model", "masked_language_model", "classifier"] = "language_model"
     tied: bool = True
-    kernels: Literal["fused", "framework"] = "fused"
+    kernels: KernelMaker = "fused"
     windows: tuple[int, ...] = ()
     residual: Literal["sequential", "parallel", "parallel_shared_norm"] = "sequential"
     rotary_elements: int = 0

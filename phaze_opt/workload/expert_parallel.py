@@ -39,11 +39,12 @@ _SENT_AFTER, _SENT_BEFORE = "permute_rows", "combine_rows"
 
 @dataclass(frozen=True)
 class _Sharing:
-    """Among how many devices experts are shared out, and how; see `Training`."""
+    """Among how many devices experts are shared out, and how; see `Training` and `Layer`."""
 
     devices: int
     dispatcher: Dispatcher
     imbalance: float
+    groups: tuple[int, int] = (1, 1)
 
     def rows(self, rows: int) -> int:
         """Return the rows of the device with the most."""
@@ -87,6 +88,7 @@ def _layer(layer: Layer, sharing: _Sharing) -> Layer:
     """Share the experts of a layer out."""
     if not layer.routed_parameters:
         return layer
+    sharing = replace(sharing, groups=layer.expert_groups or (1, 1))
     forward, backward = (
         _graph(graph, sharing, is_forward)
         for graph, is_forward in ((layer.forward, True), (layer.backward, False))
@@ -271,6 +273,8 @@ def _exchange(
         row_bytes=row_bytes,
         dispatcher=sharing.dispatcher,
         plans=is_forward and is_dispatch,
+        groups=sharing.groups[0],
+        top_groups=sharing.groups[1],
     )
     kind: CollectiveKind = "dispatch" if is_dispatch else "combine"
     size_bytes = exchange.tokens * exchange.top_k * row_bytes

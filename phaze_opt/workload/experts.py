@@ -38,6 +38,10 @@ class Experts:
     scores
         What makes the router's logits weights: a softmax over all experts, or a sigmoid of each
         (DeepSeek-V3). A correction that balances the experts is no parameter: it has no gradient.
+    groups, top_groups
+        Into how many groups of neighbours the experts are divided, and from how many of them those
+        of a token are chosen, so that it goes to few nodes (DeepSeek-V3); all experts are open to
+        every token where both are equal.
     router_bias, bias
         Whether the router, and every linear layer of a routed expert, has a bias.
     """
@@ -51,12 +55,25 @@ class Experts:
     scores: Literal["softmax", "sigmoid"] = "softmax"
     router_bias: bool = False
     bias: bool = False
+    groups: int = 1
+    top_groups: int = 1
 
     def __post_init__(self) -> None:
-        _check(self, {"count": 1, "top_k": 1, "feed_forward": 1, "shared": 0})
+        least = {"count": 1, "top_k": 1, "feed_forward": 1, "shared": 0}
+        _check(self, {**least, "groups": 1, "top_groups": 1})
         if self.top_k > self.count:
             raise InputError(
                 f"top_k is {self.top_k}, but it must be at most the {self.count} experts."
+            )
+        if self.count % self.groups:
+            raise InputError(
+                f"groups is {self.groups}, but it must divide the {self.count} experts."
+            )
+        open_experts = self.top_groups * self.count // self.groups
+        if not (self.top_groups <= self.groups and self.top_k <= max(open_experts, 1)):
+            raise InputError(
+                f"top_groups is {self.top_groups}, but it must be at most the {self.groups} groups "
+                f"and have at least the {self.top_k} experts of a token."
             )
         if self.scores not in ("softmax", "sigmoid"):
             raise InputError(f"scores is {self.scores!r}, but it must be softmax or sigmoid.")

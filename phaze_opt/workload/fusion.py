@@ -5,6 +5,9 @@ eager frameworks (bias-dropout-add, bias-GELU) and compilers. ``epilogue`` also 
 elementwise operators into the product that makes their operand (the vector cores work on tiles as
 the tensor cores finish them), or else into the operator that reads them by rows (norms, softmax,
 reductions). It also merges a cast to fewer bits into the norm that makes what is cast.
+
+An operator that makes complex numbers stays by itself: compilers call the framework's kernel for it
+(``fallback_handler`` of ``torch/_inductor/lowering.py``, for tensors that are complex).
 """
 
 from __future__ import annotations
@@ -23,6 +26,7 @@ from phaze_opt.workload.graph import (
 )
 
 _ELEMENTWISE = frozenset(ELEMENTWISE_KINDS)
+_COMPLEX = frozenset({"complex64", "complex128"})
 
 
 def fuse(graph: OperatorGraph, mode: FusionMode) -> OperatorGraph:
@@ -43,19 +47,21 @@ def fuse(graph: OperatorGraph, mode: FusionMode) -> OperatorGraph:
         return graph
     groups = _Groups(graph)
     for index, operator in enumerate(graph.operators):
-        if _is_elementwise(operator):
+        if _is_elementwise(operator) and index not in groups.alone:
             while (producer := groups.producer(index, products=False)) is not None:
                 groups.merge(producer, index)
     if mode == "epilogue":
         for index in list(groups.operators):
-            if _is_elementwise(groups.operators[index]):
+            if _is_elementwise(groups.operators[index]) and index not in groups.alone:
                 producer = groups.producer(index, products=True)
                 if producer is None and _is_cast(groups.operators[index]):
                     producer = groups.producer(index, by_rows=True)
                 if producer is not None:
                     groups.merge(producer, index)
         for index in list(groups.operators):
-            if index in groups.operators and _is_by_rows(groups.operators[index]):
+            if index not in groups.operators or index in groups.alone:
+                continue
+            if _is_by_rows(groups.operators[index]):
                 while (producer := groups.producer(index, products=False)) is not None:
                     groups.merge(producer, index)
     return groups.graph()
@@ -89,11 +95,18 @@ def _is_product(operator: Operator) -> bool:
     return len(operator.gemms) == 1 and all(w.kind in _ELEMENTWISE for w in operator.vector)
 
 
+def _complex_writers(graph: OperatorGraph) -> frozenset[int]:
+    """Return the operators that make complex numbers."""
+    made = (tensor for tensor in graph.tensors if tensor.dtype in _COMPLEX)
+    return frozenset(writer for tensor in made for writer, _ in tensor.writers)
+
+
 class _Groups:
     """Merged operators by the index of their last part, with producers and readers of each."""
 
     def __init__(self, graph: OperatorGraph) -> None:
         self.operators = dict(enumerate(graph.operators))
+        self.alone = _complex_writers(graph)
         self._tensors = graph.tensors
         self._place_of = list(range(len(graph.operators)))
         self._producers: dict[int, set[int]] = {index: set() for index in self.operators}
@@ -109,7 +122,9 @@ class _Groups:
             (
                 source
                 for source in self._producers[index]
-                if self._readers[source] == {index} and allowed(self.operators[source])
+                if self._readers[source] == {index}
+                and source not in self.alone
+                and allowed(self.operators[source])
             ),
             default=None,
         )

@@ -139,6 +139,8 @@ class TokenExchange:
         See `phaze_opt.training.Training`.
     plans
         Whether the layout is new: a backward sends as its forward did.
+    groups, top_groups
+        See `phaze_opt.workload.experts.Experts`.
     """
 
     tokens: Dimension
@@ -148,6 +150,8 @@ class TokenExchange:
     row_bytes: Dimension
     dispatcher: Dispatcher
     plans: bool
+    groups: Dimension = 1
+    top_groups: Dimension = 1
 
 
 @dataclass(frozen=True)
@@ -236,6 +240,11 @@ class Operator:
     collective: Collective | None = None
     attention: AttentionScores | None = None
     surplus_flops: Size | UnsetType = UNSET
+
+    @property
+    def is_exchange(self) -> bool:
+        """Whether it sends tokens to the devices of their experts, or results back."""
+        return self.collective is not None and bool(self.collective.exchange)
 
     @property
     def flops(self) -> int:
@@ -432,6 +441,9 @@ class Layer:
     routed_parameters
         Number of ``parameters`` that belong to routed experts, which expert parallelism shards and
         synchronises over groups of their own; not set where there are none.
+    expert_groups
+        Into how many groups the experts are divided, and from how many of them those of a token
+        are chosen; not set where from all.
     """
 
     name: str
@@ -445,6 +457,7 @@ class Layer:
     fused_transient_bytes: BytesByRecompute
     output_bytes: Size
     routed_parameters: Size | UnsetType = UNSET
+    expert_groups: tuple[Positive, Positive] | UnsetType = UNSET
 
 
 @hashed_once

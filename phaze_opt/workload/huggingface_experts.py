@@ -119,6 +119,10 @@ def _deepseek(version: int) -> Callable[[Plain], dict[str, Any]]:
         shared = whole_number(plain, "n_shared_experts", 1 if is_third else 2) * width
         dense = [i for i in range(layers) if i < first or i % every]
         others = {"feed_forward": width, "shared": shared, "scores": scores}
+        if is_third or plain.get("topk_method", "greedy") != "greedy":
+            groups = ("n_group", "topk_group"), (8, 4) if is_third else (1, 1)
+            for name, key, usual in zip(("groups", "top_groups"), *groups, strict=True):
+                others[name] = whole_number(plain, key, usual) or 1
         return {"latent": latent, **_experts(plain, sizes, dense, **others)}
 
     return compute

@@ -22,7 +22,7 @@ _OPTIONAL = {
     "llama": ("kv_heads", "head_dim", "attention", "dropout", "kernels"),
     "moe": (
         *("kv_heads", "head_dim", "attention", "dropout", "kernels"),
-        *("ffn", "dense_layers", "shared"),
+        *("ffn", "dense_layers", "shared", "groups", "top_groups"),
         *("kv_rank", "q_rank", "nope_dim", "rope_dim", "v_dim"),
     ),
 }
@@ -53,8 +53,9 @@ def parse_model_string(model: str) -> TransformerConfig:
         ``attention`` and ``dropout``; ``llama:`` with ``ffn`` and optional
         ``kv_heads``, ``head_dim`` and ``kernels``; ``moe:`` as ``llama:`` with ``experts``,
         ``top_k`` and ``expert_ffn``, and optional ``shared`` experts of the same width,
-        ``dense_layers`` at the start, of width ``ffn``, and latent attention: ``kv_rank``,
-        ``nope_dim``, ``rope_dim``, ``v_dim`` and perhaps ``q_rank``.
+        ``dense_layers`` at the start, of width ``ffn``, ``groups`` of experts from ``top_groups``
+        of which those of a token are, and latent attention: ``kv_rank``, ``nope_dim``,
+        ``rope_dim``, ``v_dim`` and perhaps ``q_rank``.
 
     Raises
     ------
@@ -94,6 +95,7 @@ def _with_experts(fields: dict[str, Any], given: set[str], model: str) -> dict[s
             f"dense_layers is {shown(dense)}, but it must be between 0 and the {most} layers."
         )
     routed = {name: fields.pop(key) for key, name in _EXPERTS.items()}
+    routed |= {key: fields.pop(key) for key in ("groups", "top_groups") if key in given}
     fields["experts"] = Experts(
         **routed, shared=shared * routed["feed_forward"], dense_layers=tuple(range(dense))
     )

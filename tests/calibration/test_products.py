@@ -96,7 +96,7 @@ def test_built_in_constants_are_what_the_fit_gives(name: str) -> None:
     assert found.glb_bytes_per_cycle == pytest.approx(chip.glb_bytes_per_cycle, rel=0.01)
 
 
-@pytest.mark.parametrize("name", ["a100-80", "h100", "h200", "b200", "l40s"])
+@pytest.mark.parametrize("name", ["a100-80", "h100", "h200", "b200", "l40s", "gb300"])
 def test_built_in_constants_are_the_best(name: str) -> None:
     """For the large rows of the table: other rates agree less with them."""
     chip, rows = load_accelerator(name), large_products(measured_rows(name))

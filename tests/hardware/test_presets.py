@@ -35,6 +35,12 @@ def test_every_preset_is_valid_and_sourced() -> None:
         ("l40s", 362.1),
         ("tpuv6e", 917.5),
         ("gb200", 2500),
+        ("gb300", 2500),
+        ("tpu7x", 2307),
+        ("h20", 148),
+        ("rtx-pro-6000", 503.8),
+        ("mi325x", 1307.4),
+        ("mi355x", 2516.6),
         ("b300", 2250),
         ("mi300x", 1307.4),
         ("trainium2", 667),
@@ -57,14 +63,15 @@ def test_only_measured_chips_have_rates_of_arrays_and_bursts() -> None:
     with_burst = {p.name for p in presets if p.accelerator.calibration.burst_clock_hz is not None}
     limited = {p.name for p in presets if p.accelerator.in_burst is not p.accelerator} - with_burst
     measured = {"a100-40", "a100-80", "a100-pcie", "h100", "h100-96-500w", "h200", "b200", "l40s"}
-    taken_over = {"tpuv6e", "gb200", "b300", "mi300x"}
+    measured |= {"gb300", "tpu7x"}
+    taken_over = {"tpuv6e", "gb200", "b300", "mi300x", "mi325x", "mi355x", "h20", "rtx-pro-6000"}
     assert with_arrays == measured | taken_over
     assert all(
         p.provenance["calibration.array_efficiency"].confidence == "low"
         for p in presets
         if p.name in taken_over
     )
-    assert with_burst == {"h100", "h200", "l40s"}
+    assert with_burst == {"h100", "h200", "l40s", "gb300"}
     assert limited == {"h100-96-500w", "b200"}  # whose long runs were measured
 
 

@@ -40,6 +40,25 @@ def test_destinations_are_those_of_drawn_tokens(groups: int, experts: int, top_k
     )
 
 
+@pytest.mark.parametrize("units", [2, 4, 8, 16, 32])
+@pytest.mark.parametrize(("groups", "top_groups"), [(8, 4), (8, 1), (4, 3)])
+def test_destinations_of_chosen_groups_are_those_of_drawn_tokens(
+    units: int, groups: int, top_groups: int
+) -> None:
+    """Groups are drawn first, and experts in them; no token goes to more groups than it may."""
+    experts, top_k, draws, rng = 64, 6, 20_000, np.random.default_rng(2)
+    open_groups = rng.random((draws, groups)).argsort(axis=1)[:, :top_groups]
+    order = rng.random((draws, experts))
+    of_expert = np.arange(experts) * groups // experts
+    order[~(of_expert == open_groups[:, :, None]).any(axis=1)] = 2.0
+    chosen = order.argsort(axis=1)[:, :top_k] // (experts // units)
+    counts = np.array([len(np.unique(row)) for row in chosen])
+    error = counts.std() / np.sqrt(draws)
+    found = destinations(units, experts, top_k, groups, top_groups)
+    assert found == pytest.approx(counts.mean(), abs=5 * error + 1e-9)
+    assert found <= top_groups * max(1, units // groups)
+
+
 @given(st.sampled_from([1, 2, 4, 8, 64]), st.integers(1, 64))
 def test_a_token_has_no_more_destinations_than_groups_or_experts(groups: int, top_k: int) -> None:
     """One of either is one destination, and more groups are no fewer."""

@@ -107,11 +107,21 @@ class Simulation:
         batch = self.data * self.training.microbatch
         self.microbatches = -(-self.training.global_batch // batch)
 
-    def collective(self, kind: CollectiveName, size_bytes: float) -> float:
-        """Return the time of a collective of the replicas; nothing takes no time."""
-        if size_bytes == 0 or self.data == 1:
-            return 0.0
-        return collective_s(kind, size_bytes, self.data, self.problem.cluster, self.tensor)
+    def collective(self, kind: CollectiveName, count: int, routed: int, each: float) -> float:
+        """Return the time of a collective of the replicas; nothing takes no time.
+
+        Of so many parameters of some bytes each; of those among them that are a share of the routed
+        experts, among the replicas that have the same share.
+        """
+        experts, cluster = self.training.expert_parallel, self.problem.cluster
+        time_s = 0.0
+        for size_bytes, members, stride in (
+            ((count - routed) * each, self.data, self.tensor),
+            (routed * each, self.data // experts, self.tensor * experts),
+        ):
+            if size_bytes > 0 and members > 1:
+                time_s += collective_s(kind, size_bytes, members, cluster, stride)
+        return time_s
 
     def message(self, size_bytes: float) -> float:
         """Return the time of a message between stages, whole or split over the tensor group."""
@@ -137,11 +147,21 @@ class Simulation:
         overlap = self.training.overlap != "none"
         own = self.own_parameters(held)
         kind: CollectiveName = "all_reduce" if zero == 0 else "reduce_scatter"
-        gradients = [self.collective(kind, n * self.optimizer.gradient_bytes) for n in own]
-        weights = [self.collective("all_gather", n * self.optimizer.gathered_bytes) for n in own]
-        parameters = local_parameters(held)
-        whole_gradients = self.collective(kind, parameters * self.optimizer.gradient_bytes)
-        whole_weights = self.collective("all_gather", parameters * self.optimizer.gathered_bytes)
+        routed = [layer.routed_parameters for layer in held]
+        optimizer = self.optimizer
+        gradients = [
+            self.collective(kind, n, r, optimizer.gradient_bytes)
+            for n, r in zip(own, routed, strict=True)
+        ]
+        weights = [
+            self.collective("all_gather", n, r, optimizer.gathered_bytes)
+            for n, r in zip(own, routed, strict=True)
+        ]
+        parameters, all_routed = local_parameters(held), sum(routed)
+        whole_gradients = self.collective(kind, parameters, all_routed, optimizer.gradient_bytes)
+        whole_weights = self.collective(
+            "all_gather", parameters, all_routed, optimizer.gathered_bytes
+        )
         # All of one flat network is shared with the tensor-parallel group.
         blocked_forward = [layer.passes.forward.link_s for layer in held]
         blocked_backward = [sum(layer_pass.link_s for layer_pass in la.passes[1:]) for la in held]
@@ -175,7 +195,10 @@ class Simulation:
                 tail_s += min(whole_weights, sum(weights))
         accumulation = self.problem.accumulation_s_per_parameter if self.microbatches > 1 else 0.0
         shards = Shards.of(zero, self.data)
-        saving_s = parameters * accumulation / shards.gradients
+        # A replica has its share of what they share out, of experts that others have too.
+        elsewhere = all_routed * (self.training.expert_parallel - 1)
+        added_up = parameters + (elsewhere if shards.gradients > 1 else 0)
+        saving_s = added_up * accumulation / shards.gradients
         backward_s += saving_s
         if i > 0:
             forward_s += self.message(self.layers[i - 1].output_bytes)
@@ -186,7 +209,8 @@ class Simulation:
             stride = self.tensor * self.data
             half = max(tied) * self.optimizer.gradient_bytes / 2.0
             tail_s += 2.0 * send_receive_s(half, self.problem.cluster, stride, self.pipeline)
-        tail_s += parameters * self.problem.step_s_per_parameter / shards.optimizer
+        stepped = parameters + (elsewhere if shards.optimizer > 1 else 0)
+        tail_s += stepped * self.problem.step_s_per_parameter / shards.optimizer
         return StageTimes(forward_s, backward_s, saving_s, head_s, tail_s)
 
     def fits(self, starts: Sequence[int]) -> bool:

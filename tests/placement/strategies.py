@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 
 from hypothesis import strategies as st
 
@@ -104,11 +105,27 @@ def problems(
     )
 
 
+@st.composite
+def with_experts(draw: st.DrawFn, drawn: st.SearchStrategy[PlacementProblem]) -> PlacementProblem:
+    """Draw a problem; in some, part of every layer is routed experts that are shared out."""
+    problem, experts = draw(drawn), draw(st.sampled_from([1, 2, 4]))
+    training = replace(problem.training, expert_parallel=experts)
+    part = draw(st.sampled_from([1, 2])) if experts > 1 else 0
+
+    def shared_out(layer: LayerCost) -> LayerCost:
+        routed = part * (layer.parameters - layer.tied_parameters) // 2
+        return replace(layer, routed_parameters=routed, elsewhere_parameters=routed * (experts - 1))
+
+    layers = {degree: tuple(map(shared_out, own)) for degree, own in problem.layers.items()}
+    return replace(problem, layers=layers, training=training)
+
+
 def all_degrees(problem: PlacementProblem) -> Iterator[Degrees]:
     """Yield every (pipeline, data, tensor) that the devices and the batch allow."""
     training = problem.training
     for tensor, layers in problem.layers.items():
-        for data in range(1, problem.cluster.devices // tensor + 1):
+        experts = training.expert_parallel
+        for data in range(experts, problem.cluster.devices // tensor + 1, experts):
             if data * training.microbatch > training.global_batch:
                 break
             for pipeline in range(1, len(layers) + 1):

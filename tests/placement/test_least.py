@@ -17,6 +17,7 @@ from phaze_opt.errors import InfeasibleError, InputError
 from phaze_opt.network.cluster import Cluster, NetworkLevel
 from phaze_opt.passes.handled import HANDLED
 from phaze_opt.passes.layer_cost import LayerCost, LayerPasses, LeastLayers, PassCost
+from phaze_opt.passes.paired import least_of_pairs
 from phaze_opt.placement.candidate_costs import CandidateCosts
 from phaze_opt.placement.least import LeastPlacement
 from phaze_opt.placement.least_candidates import LeastCandidates, _Collector
@@ -25,7 +26,7 @@ from phaze_opt.placement.placement_problem import ChipRates, PlacementProblem
 from phaze_opt.placement.solve_placement import solve_placement
 from phaze_opt.training import Training
 from tests.benchmarks.test_bench_placement import transformer
-from tests.placement.strategies import problems, seconds, with_link
+from tests.placement.strategies import problems, seconds, with_experts, with_link
 from tests.strategies import fp8_weights
 
 SLACK = 1.0 + 1e-9
@@ -45,7 +46,7 @@ levels = st.lists(
 @st.composite
 def training_problems(draw: st.DrawFn, interleave: bool = False) -> PlacementProblem:
     """Draw layers, any graph of them, a cluster, and every option of training."""
-    problem = draw(problems(most_layers=7, most_devices=16))
+    problem = draw(with_experts(problems(most_layers=7, most_devices=16)))
     count = len(next(iter(problem.layers.values())))
     if draw(st.booleans()):
         pairs = [(i, j) for i in range(count) for j in range(i + 1, count)]
@@ -56,16 +57,10 @@ def training_problems(draw: st.DrawFn, interleave: bool = False) -> PlacementPro
     def again(passes: LayerPasses) -> LayerPasses:
         return passes._replace(recompute=PassCost(recompute * passes.forward.seconds))
 
-    experts = draw(st.sampled_from([1, 1, 2, 4]))
-
-    def shared_out(layer: LayerCost) -> LayerCost:
-        routed = (layer.parameters - layer.tied_parameters) // 2 if experts > 1 else 0
-        return replace(layer, routed_parameters=routed, elsewhere_parameters=routed * (experts - 1))
-
     layers = {
         tensor_degree: tuple(
             replace(
-                shared_out(layer),
+                layer,
                 passes=again(with_link(layer.passes, *[link * (tensor_degree > 1)] * 2)),
             )
             for layer in chain
@@ -81,9 +76,8 @@ def training_problems(draw: st.DrawFn, interleave: bool = False) -> PlacementPro
         problem.training,
         global_batch=draw(st.sampled_from([problem.training.global_batch, 12, 64])),
         recompute="full" if recompute else "none",
-        zero=draw(st.integers(0, 3 if experts == 1 else 1)),
-        expert_parallel=experts,
-        overlap=draw(st.sampled_from(["none", "partial", "data", "all"])),
+        zero=draw(st.integers(0, 3)),
+        overlap=draw(st.sampled_from(["none", "partial", "data", "experts", "all"])),
         gradient_dtype=draw(st.sampled_from([None, "fp32", "bf16"])),
         **draw(fp8_weights),
         pipeline_schedule=schedule,
@@ -93,6 +87,17 @@ def training_problems(draw: st.DrawFn, interleave: bool = False) -> PlacementPro
         gather_copies=draw(st.booleans()),
         residency=draw(st.booleans()),
     )
+    if training.pairs_microbatches:
+        parts = draw(
+            st.lists(st.sampled_from([0.0, 0.5, 0.8, 1.0]), min_size=count, max_size=count)
+        )
+        layers = {
+            degree: tuple(
+                replace(layer, paired_s=part * layer.passes.seconds)
+                for layer, part in zip(chain, parts, strict=True)
+            )
+            for degree, chain in layers.items()
+        }
     return replace(
         problem,
         layers=layers,
@@ -108,12 +113,20 @@ def rates(problem: PlacementProblem, count: int = 1) -> ChipRates:
     return ChipRates(**{name: np.full(count, float(getattr(problem, name))) for name in names})
 
 
-def layer_seconds(layers: tuple[LayerCost, ...], share: Any = 1.0) -> LeastLayers:
-    """Return the seconds of layers that are all distinct, on one accelerator."""
+def layer_seconds(
+    layers: tuple[LayerCost, ...], share: Any = 1.0, training: Training | None = None
+) -> LeastLayers:
+    """Return the least seconds of layers that are all distinct, on one accelerator.
+
+    Under a training some of their microbatches may be in pairs.
+    """
     columns = zip(
         *[[layer_pass.seconds for layer_pass in layer.passes] for layer in layers], strict=True
     )
-    return LeastLayers(*(np.array([column]).T * share for column in columns))
+    least = LeastLayers(*(np.array([column]).T * share for column in columns))
+    if training is None:
+        return least
+    return least_of_pairs(least, np.array([[each.paired_s] for each in layers]) * share, training)
 
 
 def least_s(problem: PlacementProblem, share: Any = 1.0, splits: bool = True) -> float:
@@ -121,7 +134,8 @@ def least_s(problem: PlacementProblem, share: Any = 1.0, splits: bool = True) ->
     answers = []
     for tensor_degree, layers in problem.layers.items():
         bound = LeastPlacement(problem, tensor_degree, range(len(layers)))
-        answers.append(bound.least_s(layer_seconds(layers, share), rates(problem), splits=splits))
+        least = layer_seconds(layers, share, problem.training)
+        answers.append(bound.least_s(least, rates(problem), splits=splits))
     return float(np.min(answers))
 
 
@@ -208,7 +222,7 @@ def test_given_degrees_are_never_faster(problem: PlacementProblem, data: st.Data
     found_s = [
         float(
             LeastPlacement(problem, tensor_degree, rows, given).least_s(
-                layer_seconds(kinds), rates(problem), splits=splits
+                layer_seconds(kinds, training=problem.training), rates(problem), splits=splits
             )[0]
         )
         for given, splits in ((degrees, True), (degrees, False), (None, True))

@@ -21,7 +21,7 @@ from phaze_opt.placement.solve_placement import solve_placement
 from phaze_opt.placement.synchronisation import hidden_share
 from phaze_opt.training import OPTIMIZERS, Training
 from tests.placement.simulation import Simulation, best_s, simulate_pass
-from tests.placement.strategies import all_degrees, problems, with_link
+from tests.placement.strategies import all_degrees, problems, with_experts, with_link
 
 OVERLAPS = st.sampled_from(["none", "data", "all"])
 """The simulation has no ``partial``, which lies between the first two."""
@@ -133,7 +133,7 @@ def test_a_queue_over_chunks_is_a_simulation(rows: list[tuple[float, float]]) ->
 
 
 @settings(max_examples=50, deadline=None)
-@given(problems(most_layers=5, most_devices=8), OPTIONS)
+@given(with_experts(problems(most_layers=5, most_devices=8)), OPTIONS)
 def test_given_degrees_take_the_simulated_time(
     problem: PlacementProblem, options: dict[str, Any]
 ) -> None:
@@ -150,7 +150,7 @@ def test_given_degrees_take_the_simulated_time(
 
 
 @settings(max_examples=40, deadline=None)
-@given(problems(most_layers=5, most_devices=8), OPTIONS)
+@given(with_experts(problems(most_layers=5, most_devices=8)), OPTIONS)
 def test_solved_equals_brute_force(problem: PlacementProblem, options: dict[str, Any]) -> None:
     """No degrees and no split are faster under the true cost, simulated."""
     problem = with_options(problem, options)

@@ -40,9 +40,9 @@ _TLS_REQUEST, _GSS_REQUEST = 80877103, 80877104
 
 
 def recipe() -> list[str]:
-    """Return the statements with which studies/README.md makes the role of the workers."""
-    document = (ROOT / "studies" / "README.md").read_text(encoding="utf-8")
-    (block,) = re.findall(r"```sql\n(.*?)```", document, re.DOTALL)
+    """Return the statements with which docs/postgresql.md makes the role of the workers."""
+    document = (ROOT / "docs" / "postgresql.md").read_text(encoding="utf-8")
+    (block,) = re.findall(r"```sql [^\n]*\n(.*?)```", document, re.DOTALL)
     return [statement for statement in block.split(";") if statement.strip()]
 
 

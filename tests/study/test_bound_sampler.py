@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,7 @@ from phaze_opt.spec.space import (
     params_of,
     point_of,
 )
-from phaze_opt.spec.study_spec import SearchSpec, StudySpec
+from phaze_opt.spec.study_spec import ConstraintSpec, SearchSpec, StudySpec
 from phaze_opt.store.caches import EvaluationCache, ScheduleCache
 from phaze_opt.store.opening import open_storage
 from phaze_opt.study import worker as worker_module
@@ -38,6 +38,7 @@ from phaze_opt.study.guided import bound_sampler
 from phaze_opt.study.objective import Objective
 from phaze_opt.study.samplers.bound import BestBoundFirst, BoundedParams, BoundSampler
 from phaze_opt.study.samplers.grid import Grid
+from phaze_opt.study.samplers.likely import LOOKED_AT
 from phaze_opt.study.study import Study, create_study
 from phaze_opt.study.summary import summary_to_json_dict
 from phaze_opt.study.worker import suggest
@@ -106,6 +107,60 @@ def test_with_ask_and_tell_in_any_order(
     assert len(asked[:SIZE]) == len(set(asked[:SIZE]))
 
 
+@given(costs, slacks, st.lists(st.integers(0, 9), min_size=SIZE, max_size=SIZE), st.data())
+@settings(max_examples=40, deadline=None)
+def test_guesses_decide_the_order_and_no_proof(
+    costs: list[int], slacks: list[int], guesses: list[int], data: st.DataObject
+) -> None:
+    """Whatever is guessed, all that could be better is tried; the best point looked at is first."""
+    least = [float(cost - slack) for cost, slack in zip(costs, slacks, strict=True)]
+    feasible = data.draw(st.lists(st.booleans(), min_size=SIZE, max_size=SIZE))
+    looked: list[int] = []
+
+    def cost(x: int) -> tuple[float, ...]:
+        return (0, costs[x]) if feasible[x] else (1,)
+
+    def look(params: Mapping[str, Any]) -> tuple[float, ...]:
+        looked.append(params["x"])
+        return cost(params["x"])
+
+    def guess(points: Sequence[Mapping[str, Any]], care: int) -> list[tuple[float, ...]]:
+        return [(0, guesses[params["x"]] * care) for params in points]
+
+    order = sorted(range(SIZE), key=lambda x: least[x])
+    bounded = [({"x": x}, (0, least[x])) for x in order]
+
+    def new_process() -> BestBoundFirst:
+        costs_of = Grid.of(LINE), iter(bounded), lambda trial: cost(trial.params["x"])
+        return BestBoundFirst(*costs_of, guess, look)
+
+    search, tried = new_process(), list[int]()
+    while not search.is_proven:
+        (params,) = search.next_points(1)
+        tried.append(params["x"])
+        search.read([finished(number, x) for number, x in enumerate(tried)])
+    known = [x for x in range(SIZE) if feasible[x]]
+    best = min((costs[x] for x in known), default=None)
+    assert len(looked) == len(set(looked)) and len(tried) == len(set(tried))
+    assert best is None or any(cost(x) == (0, best) for x in tried)
+    assert {x for x in range(SIZE) if best is None or least[x] <= best} <= set(tried)
+    seen = [x for x in looked[:LOOKED_AT] if feasible[x]]
+    assert not seen or cost(tried[0]) == min(map(cost, seen))
+    again = new_process()
+    for number, x in enumerate(tried):
+        again.read([finished(earlier, x) for earlier, x in enumerate(tried[:number])])
+        assert again.next_points(1) == [{"x": x}]
+
+
+def finished(number: int, x: int) -> FrozenTrial:
+    """Return a finished trial of a point on the line."""
+    trial = optuna.trial.create_trial(
+        params={"x": x}, distributions=dict(LINE), value=0.0, state=TrialState.COMPLETE
+    )
+    trial.number = number
+    return trial
+
+
 def test_an_error_is_not_the_end_of_the_points() -> None:
     """Bounds that could not be read are asked for again; until then nothing is proven."""
 
@@ -161,6 +216,19 @@ def test_a_study_is_proven_before_it_has_its_trials(tmp_path: Path) -> None:
     points = [trial.point for trial in study.trials()]
     assert len(points) == len(set(points)) == outcome.counts.done
     assert study.run(100).counts.done == outcome.counts.done
+
+
+def test_under_a_limit_of_the_power_the_first_trial_keeps_it(tmp_path: Path) -> None:
+    """Points are looked at before they are proposed, and the proof is that of the enumeration."""
+    # The fastest chip takes 5.36 W, the fastest one of four cores 5.08 W.
+    spec = replace(TINY, baselines=(), constraints=ConstraintSpec(max_power_w=5.2))
+    study = create_study(spec, f"sqlite:///{tmp_path / 'a.db'}")
+    assert study.run().is_proven
+    first, *_ = study.trials()
+    assert first.kind == "feasible"
+    best, enumeration = study.best(), enumerate_study(study)
+    assert best is not None and best.point.values == enumeration.top[0].point
+    assert first.point == best.point
 
 
 def test_alone_in_optuna_it_agrees() -> None:

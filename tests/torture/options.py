@@ -30,7 +30,7 @@ _NEEDED = {
 _FREE = {
     "--recompute": ("none", "selective", "full"),
     "--optimizer": ("sgd", "adam", "adam-bf16", "adam-foreach"),
-    "--overlap": ("none", "partial", "data", "all"),
+    "--overlap": ("none", "partial", "data", "experts", "all"),
     "--gradient-dtype": ("fp32", "bf16"),
     "--accumulation-dtype": ("fp32", "bf16"),
     "--precision": ("bf16", "fp8", "fp8-row", "fp8-block", "mxfp8", "nvfp4", "int8"),

@@ -29,15 +29,15 @@ def test_training_runs_follow_from_the_same_physics(runs: dict[str, ValidationTa
 
 
 def test_runs_on_other_chips_follow_too(runs: dict[str, ValidationTable]) -> None:
-    """Llama on an H100 of 500 W, eager and compiled, and dense models on TPUs within 12 %.
+    """Llama on an H100 of 500 W, eager and compiled, and dense models on TPUs within 10 %.
 
     Each run within 15 %: its products are now those that were measured on this part, faster than
     its clock was once assumed to be.
     """
     rows = [row for row in runs["torchtitan"].rows if "fp8" not in row.case]
     assert len(rows) == 6
-    assert sum(abs(row.error) for row in rows) / 6 <= 0.12
-    assert all(abs(row.error) <= 0.15 for row in rows)
+    assert sum(abs(row.error) for row in rows) / 6 <= 0.10
+    assert all(abs(row.error) <= 0.14 for row in rows)
     errors = [row.error for name in TPUS for row in runs[f"maxtext {name}"].rows]
     assert len(errors) == 3 and sum(map(abs, errors)) / 3 <= 0.08
     assert max(map(abs, errors)) <= 0.1
@@ -52,7 +52,7 @@ def test_runs_in_fewer_bits_follow(runs: dict[str, ValidationTable]) -> None:
     tables = runs["torchtitan"], runs["mlperf"], runs["megatron-bridge gb200"]
     narrow = [row for table in tables for row in table.rows if "fp" in row.case]
     errors = [row.error for row in narrow if row.independent]
-    assert (len(narrow), len(errors)) == (18, 12)
+    assert (len(narrow), len(errors)) == (20, 14)
     assert max(map(abs, errors)) <= 0.23
     assert sum(map(abs, errors)) / len(errors) <= 0.135
     assert abs(sum(errors)) / len(errors) <= 0.085
@@ -65,6 +65,32 @@ def test_experts_in_eight_bits_follow(runs: dict[str, ValidationTable]) -> None:
         rows = runs[f"megatron-bridge-experts {chip}"].rows
         assert rows and all(least <= row.error <= greatest for row in rows)
         assert {row.bound for row in rows} == {"device"}
+
+
+def test_asynchronous_tensor_parallelism_gains_what_was_measured(
+    runs: dict[str, ValidationTable],
+) -> None:
+    """Two published pairs, 1.10 and 1.06 times as fast; both gain a tenth more here, at most."""
+    by_case = {row.case: row for row in runs["torchtitan"].rows}
+    for model in ("8B on 64", "70B fp8 on 256"):
+        plain = by_case[f"{model}, tensor 8, blocks compiled"]
+        beside = by_case[f"{model}, tensor 8, asynchronous tensor parallelism, blocks compiled"]
+        measured = plain.measured / beside.measured
+        assert measured < plain.predicted / beside.predicted < measured + 0.1
+
+
+def test_runs_on_a_gb300_follow_but_for_the_largest(runs: dict[str, ValidationTable]) -> None:
+    """Of 18, those of 70B within 10 %, those of 405B are predicted up to a third too slow.
+
+    These gather operands of their products in the few bits of their recipe, here in 16.
+    """
+    rows = runs["megatron-bridge gb300"].rows
+    small = [row.error for row in rows if "70B" in row.case]
+    large = [row.error for row in rows if "405B" in row.case]
+    assert (len(small), len(large)) == (9, 9)
+    assert max(map(abs, small)) <= 0.1
+    assert abs(sum(small)) / len(small) <= 0.03
+    assert min(large) >= 0.1 and max(large) <= 0.35
 
 
 def test_eager_runs_of_another_code_base_follow_too(runs: dict[str, ValidationTable]) -> None:

@@ -198,3 +198,14 @@ def test_right_bounds_are_not_refused(
     plain = checks["chips of opened boxes, in plain Python"]
     near = checks["closed designs nearest to the top"]
     assert plain.checked == plain.of and near.checked == near.of < plain.of // 4
+
+
+def test_a_space_of_experts_and_precisions_is_verified(tmp_path: Path) -> None:
+    """What replicas exchange of experts, and casts to fewer bits, are bounded in plain Python."""
+    name = "shared-experts"
+    spec = StudySpec(**({"name": name} | RUN | CASES[name]))
+    study = create_study(spec, f"sqlite:///{tmp_path / 'a.db'}")
+    found = enumerate_study(study, top=TOP)
+    assert found is not None and found.status == "certified"
+    checks = verify(certificate_of(study, found, TOP), engine_of(study), None)
+    assert all(check.checked > 0 for check in checks if check.of > 0)

@@ -1,5 +1,6 @@
 """Laws of models whose routed experts are shared out among devices."""
 
+import functools
 from collections import Counter
 from dataclasses import replace
 from typing import Any
@@ -13,7 +14,7 @@ from phaze_opt.training import Training
 from phaze_opt.workload.capture.transformer import capture_transformer
 from phaze_opt.workload.expert_parallel import with_experts_shared_out
 from phaze_opt.workload.fusion import fuse
-from phaze_opt.workload.graph import Layer, Operator, OperatorGraph, TokenExchange, WorkloadVariant
+from phaze_opt.workload.graph import Layer, OperatorGraph, TokenExchange, WorkloadVariant
 from phaze_opt.workload.zoo import load_workload, model_config
 
 MODELS = (
@@ -39,10 +40,6 @@ def _weight_bytes(graph: OperatorGraph, kind: str) -> int:
     return sum(
         tensor.elements * tensor.element_bytes for tensor in graph.tensors if tensor.kind == kind
     )
-
-
-def _is_exchange(operator: Operator) -> bool:
-    return operator.collective is not None and bool(operator.collective.exchange)
 
 
 def _exchanges(graph: OperatorGraph) -> list[tuple[str, TokenExchange]]:
@@ -93,7 +90,7 @@ def test_rows_are_sent_there_and_back(model: str, tensor: tuple[int, bool], devi
             *(True, False, False, False)
         ]
         for graph, before in zip(_passes(own), _passes(layer), strict=True):
-            others = [op.id for op in graph.operators if not _is_exchange(op)]
+            others = [op.id for op in graph.operators if not op.is_exchange]
             assert others == [operator.id for operator in before.operators]
             for tensor_ in graph.tensors:
                 writers = [writer for writer, _ in tensor_.writers]
@@ -120,22 +117,22 @@ def test_imbalance_is_rows_of_no_model(model: str, devices: int, factor: float) 
                 assert own_sent.tokens <= more_sent.tokens <= factor * own_sent.tokens + 1
 
 
+@functools.cache
+def _of_experts(count: int, tensor: int) -> WorkloadVariant:
+    config = model_config(MODELS[0])
+    assert config.experts
+    of_count = replace(config, experts=replace(config.experts, count=count))
+    return capture_transformer(
+        of_count, tensor_parallel=tensor, microbatch=1, sequence_parallel=False
+    )
+
+
 @settings(max_examples=10, deadline=None)
 @given(st.sampled_from([1, 2]), st.sampled_from([2, 4, 8]))
 def test_more_experts_per_device_never_change_the_active_flops(tensor: int, devices: int) -> None:
     """Only the router's grow with the experts."""
     config = model_config(MODELS[0])
-    assert config.experts
-    many = replace(config, experts=replace(config.experts, count=64))
-    few, more = (
-        _shared(
-            capture_transformer(
-                each, tensor_parallel=tensor, microbatch=1, sequence_parallel=False
-            ),
-            devices,
-        )
-        for each in (config, many)
-    )
+    few, more = (_shared(_of_experts(count, tensor), devices) for count in (8, 64))
     router = 2 * config.sequence * config.hidden * (64 - 8) * config.layers
     assert tensor * (more.forward_flops - few.forward_flops) == router
 
@@ -150,6 +147,16 @@ def test_working_sets_have_the_gradients_of_fewer_experts() -> None:
     assert sizes[0] > sizes[1] >= sizes[2] >= sizes[3] > 0
 
 
+def test_exchanges_know_from_which_groups_experts_are() -> None:
+    """Only layers with experts state them, and only where not all groups are open."""
+    limited = _variant(MODELS[0] + ",groups=4,top_groups=1", 1, False)
+    assert [layer.expert_groups or None for layer in limited.layers] == [None, (4, 1), None]
+    for layer in _shared(limited, 8).layers[1:2]:
+        for graph in _passes(layer):
+            assert all((e.groups, e.top_groups) == (4, 1) for _, e in _exchanges(graph))
+    assert not _variant(MODELS[0] + ",groups=4,top_groups=4", 1, False).layers[1].expert_groups
+
+
 def test_one_device_changes_nothing() -> None:
     """The very variant comes back, whatever the dispatcher."""
     whole = _variant(MODELS[0], 1, False)
@@ -162,7 +169,6 @@ def test_one_device_changes_nothing() -> None:
         (MODELS[0], {"devices": 3}, "must divide the 8 experts"),
         (MODELS[0], {"devices": 16}, "must divide the 8 experts"),
         ("gpt2-small", {"devices": 2}, "no routed experts"),
-        (MODELS[0], {"devices": 2, "zero": 2}, "zero is 2"),
         (MODELS[0], {"devices": 2, "expert_imbalance": 0.5}, "expert_imbalance is 0.5"),
         (MODELS[0], {"devices": 0}, "expert_parallel is 0"),
     ],

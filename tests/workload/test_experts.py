@@ -335,6 +335,8 @@ def test_contradictions_are_refused(fields: dict[str, Any], words: str) -> None:
         (lambda: model_config(f"{MOE[:-2]}{2**23},shared=-1"), "shared is -8388608"),
         (lambda: TransformerConfig(1, 64, 4, 8, 9, experts=Experts(2**20, 1, 2**16)), "to address"),
         (lambda: LatentAttention(0, 8, 8, 8), "kv_rank is 0"),
+        (lambda: Experts(8, 2, 8, groups=3), "groups is 3, but it must divide the 8 experts"),
+        (lambda: Experts(8, 3, 8, groups=4, top_groups=1), "have at least the 3 experts"),
         (lambda: model_config("moe:layers=2,hidden=8,heads=2"), "lacks sequence, vocab, experts"),
         (lambda: model_config(f"{MOE},dense_layers=1"), "lacks ffn"),
         (lambda: model_config(f"{MOE},ffn=8,dense_layers=3"), "dense_layers is 3"),

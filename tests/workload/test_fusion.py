@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from phaze_opt.choices import FusionMode
+from phaze_opt.precision import Dtype
 from phaze_opt.workload.fusion import fuse
 from phaze_opt.workload.graph import (
     Gemm,
@@ -216,3 +217,20 @@ def test_what_both_parts_read_is_read_twice_and_stays_an_operand() -> None:
     assert fused.edges == ((0, 1, 16),)
     (tensor,) = [one for one in fused.tensors if one.is_shared]
     assert tensor.readers == (TensorRead(1, 16, first_operand=True),)
+
+
+@pytest.mark.parametrize("mode", ["elementwise", "epilogue"])
+def test_complex_numbers_are_made_by_a_kernel_of_their_own(mode: FusionMode) -> None:
+    """What comes before and after is merged as ever, but not with them."""
+    names = ("cast", "scale", "turn", "narrow", "double", "norm")
+    work = [Operator(name, vector=(VectorWork("multiply", 1, 8),)) for name in names[:-1]]
+    norm = Operator("norm", vector=(VectorWork("softmax", 1, 8),))
+    dtypes: tuple[Dtype, ...] = ("fp32", "fp32", "complex64", "bf16", "bf16")
+    between = tuple(
+        Tensor(8, dtype, writers=((place, 8),), readers=(TensorRead(place + 1, 8),))
+        for place, dtype in enumerate(dtypes)
+    )
+    fused = fuse(OperatorGraph((*work, norm), between), mode)
+    whole = ["narrow+double+norm"] if mode == "epilogue" else ["narrow+double", "norm"]
+    assert [operator.id for operator in fused.operators] == ["cast+scale", "turn", *whole]
+    assert fuse(fused, mode) == fused

@@ -114,10 +114,10 @@ def test_modules_show_their_tokens(make: Any, tokens: int) -> None:
     assert capture(make, microbatch=(2, tokens)).sequence == tokens
 
 
-def test_the_module_of_the_readme_counts_its_tokens() -> None:
+def test_the_module_of_the_documentation_counts_its_tokens() -> None:
     """A sample of 128 rows counts as 128 tokens in every rate."""
-    text = (Path(__file__).parents[2] / "README.md").read_text("utf-8")
-    (source,) = re.findall(r"```python\n(# my_model\.py.*?)```", text, re.DOTALL)
+    text = (Path(__file__).parents[2] / "docs" / "own-model.md").read_text("utf-8")
+    (source,) = re.findall(r"```python title=\"my_model\.py\"\n(.*?)```", text, re.DOTALL)
     module: dict[str, Any] = {"__name__": "my_model"}
     exec(compile(source, "my_model.py", "exec"), module)
     workload = capture(module["make"], microbatch=(4,))

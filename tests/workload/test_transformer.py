@@ -16,7 +16,8 @@ from phaze_opt.workload.capture.layer import capture_layer
 from phaze_opt.workload.capture.tensor_parallel import DTYPE, TensorGroup
 from phaze_opt.workload.capture.transformer import capture_transformer, count_parameters
 from phaze_opt.workload.config import LLAMA, TransformerConfig
-from phaze_opt.workload.graph import Layer, OperatorGraph, WorkloadVariant
+from phaze_opt.workload.fusion import fuse
+from phaze_opt.workload.graph import Gemm, Layer, OperatorGraph, WorkloadVariant
 from phaze_opt.workload.summary import collective_bytes
 from phaze_opt.workload.zoo import load_workload, model_config
 from tests.workload.strategies import transformers
@@ -379,6 +380,44 @@ def test_a_framework_runs_norms_and_rotary_positions_kernel_by_kernel() -> None:
     assert vector_bytes(fused.forward) < 0.5 * moved
     assert fused.parameters == block.parameters
     assert count_parameters(config) == count_parameters(replace(config, kernels="fused"))
+
+
+def test_a_compiler_fuses_all_but_complex_numbers() -> None:
+    """Bytes per element of Llama's code behind a compiler of single blocks, counted by hand.
+
+    A norm reads and writes (2 + 2), a gate reads two and writes one (6); a cast (2 + 4), a complex
+    product (4 + 4) and a cast back (4 + 2) turn queries and keys, and the last of a key is one
+    kernel with its copies. Residual sums read two. Forward and backward run the same products
+    whatever the kernels are.
+    """
+    shape = "llama:layers=1,hidden=256,heads=8,kv_heads=2,ffn=1024,sequence=4096,vocab=512"
+    fused, block, eager = (
+        _block(1, config=model_config(f"{shape},kernels={kernels}"))
+        for kernels in ("fused", "compiled", "framework")
+    )
+    stream, keys, inner = (2 * 4096 * width for width in (256, 64, 1024))
+    rotary = 20 * stream + 14 * keys + 4 * keys + 2 * stream
+    expected = 2 * 4 * stream + rotary + 2 * keys + 2 * stream + 6 * inner + 2 * 6 * stream
+    compiled = fuse(block.forward, "elementwise")
+    assert vector_bytes(compiled) == pytest.approx(expected, rel=0.02)
+    passes = [
+        (each.forward, each.backward, each.selective_recompute) for each in (fused, block, eager)
+    ]
+    for graphs in zip(*passes, strict=True):
+        products = [sorted(map(repr, _single_products(graph))) for graph in graphs]
+        assert products[0] == products[1] == products[2]
+        moved = [vector_bytes(fuse(graph, "elementwise")) for graph in graphs]
+        assert moved[1] < moved[2]
+    assert fused.parameters == block.parameters == eager.parameters
+    assert fused.stash_bytes.selective == block.stash_bytes.selective
+    backward = [operator.id for operator in fuse(block.backward, "elementwise").operators]
+    assert "gated_activation_backward" in backward
+    assert sum(name.startswith("rms_norm_weight_gradient") for name in backward) == 2
+
+
+def _single_products(graph: OperatorGraph) -> list[Gemm]:
+    """Return the products of a graph that are no attention."""
+    return [op.gemms[0] for op in graph.operators if op.gemms and op.attention is None]
 
 
 def test_heads_may_be_wider_together_than_the_residual_stream() -> None:

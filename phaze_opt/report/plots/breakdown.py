@@ -31,6 +31,7 @@ _PART_COLOURS = {
     "recompute": SKY,
     "backward": GREEN,
     "tensor_collectives": ORANGE,
+    "token_exchanges": "#B5651D",
     "transfer": YELLOW,
     "gradient_synchronisation": RED,
     "parameter_gather": PINK,

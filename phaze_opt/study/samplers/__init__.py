@@ -8,6 +8,7 @@ reading trials twice. `phaze_opt.spec.sampler_options` has the names and options
 - `by_name`: the sampler of a ticket
 - `grid`: points as one index per axis; `replay`: states of a search that follow from the trials
 - `climb`, `evolution`: replay trials; `brute_force`, `quasi_random`: follow from the ticket alone
-- `bound`: best bound first, with a proof; also for any Optuna study
+- `bound`: best bound first, with a proof; also for any Optuna study; `likely`: what it tries first
+  under a limit of the power, which follows from the study alone
 - `gaussian_process`: Optuna's, on one thread; `given`: parameters of a ticket
 """

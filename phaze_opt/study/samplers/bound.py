@@ -19,6 +19,7 @@ from optuna.samplers import RandomSampler
 from optuna.trial import FrozenTrial, TrialState
 
 from phaze_opt.study.samplers.grid import Coordinates, Grid
+from phaze_opt.study.samplers.likely import Guess, LikelyFirst, Look
 from phaze_opt.study.samplers.replay import Cost, CostOf, TrialReplay
 
 if TYPE_CHECKING:
@@ -27,17 +28,6 @@ if TYPE_CHECKING:
 
 BoundedParams = tuple[Mapping[str, Any], Cost]
 """The parameters of a point, and a lower bound of the first parts of its cost."""
-
-Guess = Callable[[Sequence[Mapping[str, Any]], int], Sequence[Cost]]
-"""Guesses the costs of points, the more carefully the more of them failed; it need not bound them.
-"""
-
-MOST_CARE = 4
-"""Number of infeasible trials after which a guess is no more careful."""
-
-GUESSED, MOST_GUESSED = 1024, 8192
-"""Number of points, in the order of their least costs, of which the one with the best guess comes
-first; up to the largest number while all guesses are infeasible."""
 
 
 class BestBoundFirst:
@@ -52,9 +42,10 @@ class BestBoundFirst:
         A further iteration must continue after the last point.
     cost
         Order of finished trials. Costs are compared part by part, up to the shorter cost.
-    guess
-        Guesses the costs of points where bounds say little about the order; ``None`` for bounds
-        alone. It decides what is tried first, never what is proven.
+    guess, look
+        Guess and find out costs of points where bounds say little about the order, see
+        `LikelyFirst`; ``None`` for bounds alone. They decide what is tried first, never what is
+        proven.
 
     Attributes
     ----------
@@ -68,10 +59,12 @@ class BestBoundFirst:
         points: Iterable[BoundedParams],
         cost: CostOf,
         guess: Guess | None = None,
+        look: Look | None = None,
     ) -> None:
         self.grid = grid
-        self._guess = guess
-        self._guesses: dict[tuple[Coordinates, int], Cost] = {}
+        self._likely = None
+        if guess is not None and look is not None:
+            self._likely = LikelyFirst(self._all, guess, look)
         self._points = points
         self._rest = iter(points)
         self._opened: list[tuple[Coordinates, Mapping[str, Any], Cost]] = []
@@ -112,21 +105,13 @@ class BestBoundFirst:
             Whether to continue with points that cannot be better than the best so far.
         """
         left = self._left(is_taken, beyond=beyond)
-        if self._guess is None:
+        if self._likely is None:
             return [params for _, params in islice(left, number)]
-        likely: list[tuple[Coordinates, Mapping[str, Any]]] = []
-        care, known = min(self._tried.infeasible, MOST_CARE), self._guesses
-        for _ in range(MOST_GUESSED // GUESSED):
-            some = list(islice(left, GUESSED))
-            new = [(point, params) for point, params in some if (point, care) not in known]
-            guesses = self._guess([params for _, params in new], care)
-            known.update(zip([(point, care) for point, _ in new], guesses, strict=True))
-            likely += some
-            feasible = sum(known[point, care][0] == 0 for point, _ in likely)
-            if feasible >= number or len(some) < GUESSED:
-                break
-        likely.sort(key=lambda pair: known[pair[0], care])
-        return [params for _, params in likely[:number]]
+        return self._likely.first(left, number, self._tried.lowest)
+
+    def _all(self) -> Iterator[tuple[Coordinates, Mapping[str, Any]]]:
+        """Yield all points."""
+        return ((point, params) for _, point, params, _ in self._from(0))
 
     def _left(
         self, is_taken: Callable[[Mapping[str, Any]], bool], *, beyond: bool
@@ -170,17 +155,10 @@ class BestBoundFirst:
 
 
 class _Tried:
-    """The points that trials have, and the lowest cost of a finished one.
-
-    Attributes
-    ----------
-    infeasible
-        Number of finished trials whose costs do not begin with 0.
-    """
+    """The points that trials have, and the lowest cost of a finished one."""
 
     def __init__(self) -> None:
         self.complete: set[Coordinates] = set()
-        self.infeasible = 0
         self.lowest: Cost | None = None
         self._running: set[Coordinates] = set()
 
@@ -188,7 +166,6 @@ class _Tried:
         """Return a state that changes independently of this one."""
         made = _Tried()
         made.complete, made.lowest = self.complete.copy(), self.lowest
-        made.infeasible = self.infeasible
         return made
 
     def record(self, point: Coordinates, cost: Cost | None) -> None:
@@ -197,7 +174,6 @@ class _Tried:
             self._running.add(point)
             return
         self.complete.add(point)
-        self.infeasible += cost[0] != 0
         if self.lowest is None or cost < self.lowest:
             self.lowest = cost
 

@@ -104,6 +104,21 @@ def _expert_activation_backward(node: fx.Node) -> tuple[NodeWork, ...]:
     return (NodeWork(vector=tuple(rows_of(kind, gradient) for kind in kinds)),)
 
 
+def _gated_activation(node: fx.Node) -> tuple[NodeWork, ...]:
+    """Return an activation times its gate."""
+    result, activation = value_of(node), cast(str, node.args[-1])
+    return (
+        NodeWork(vector=tuple(rows_of(k, result) for k in (_ACTIVATIONS[activation], "multiply"))),
+    )
+
+
+def _gated_activation_backward(node: fx.Node) -> tuple[NodeWork, ...]:
+    """Return the gradients of an activation, which is computed again, and of its gate."""
+    gradient, activation = value_of(node.args[0]), _ACTIVATIONS[cast(str, node.args[-1])]
+    kinds = (activation, "multiply", "multiply", f"{activation}_backward")
+    return (NodeWork(vector=tuple(rows_of(kind, gradient) for kind in kinds)),)
+
+
 def of_operand(kind: str, index: int) -> Callable[[fx.Node], tuple[NodeWork, ...]]:
     """Return the handler of vector work with the shape of one operand."""
 
@@ -132,6 +147,8 @@ FUSED: Mapping[str, Callable[[fx.Node], tuple[NodeWork, ...]]] = {
     "phaze::grouped_product": _grouped_product,
     "phaze::grouped_product_data": _grouped_product,
     "phaze::grouped_product_weight": _grouped_product_weight,
+    "phaze::gated_activation": _gated_activation,
+    "phaze::gated_activation_backward": _gated_activation_backward,
     "phaze::expert_activation": _expert_activation,
     "phaze::expert_activation_backward": _expert_activation_backward,
 }

@@ -21,7 +21,7 @@ from phaze_opt.workload.capture.tensor_parallel import (
     gather_sequence,
     parameter,
 )
-from phaze_opt.workload.config import TransformerConfig
+from phaze_opt.workload.config import KernelMaker, TransformerConfig
 
 _NORM_EPSILON = 1e-5
 
@@ -36,9 +36,9 @@ class RmsNorm(nn.Module):
 
     weight: Tensor
 
-    def __init__(self, size: int, *, fused: bool, weighted: bool = True) -> None:
+    def __init__(self, size: int, *, made_by: KernelMaker, weighted: bool = True) -> None:
         super().__init__()
-        self.fused = fused
+        self.made_by = made_by
         if weighted:
             self.weight = parameter(size)
         else:
@@ -46,8 +46,10 @@ class RmsNorm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Normalise and scale."""
-        if self.fused:
+        if self.made_by == "fused":
             return kernels.rms_norm(x, self.weight)[0]
+        if self.made_by == "compiled":
+            return kernels.compiled_rms_norm(x, self.weight)[0]
         # As PyTorch's composite rms_norm: statistics and normalised values in fp32.
         wide = x.float()
         scale = torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + _NORM_EPSILON)
@@ -57,7 +59,7 @@ class RmsNorm(nn.Module):
 def norm_of(config: TransformerConfig, size: int) -> nn.Module:
     """Return the normalisation of a transformer, along the last dimension."""
     if config.norm == "rms_norm":
-        return RmsNorm(size, fused=config.kernels == "fused")
+        return RmsNorm(size, made_by=config.kernels)
     return nn.LayerNorm(size, device="meta", dtype=DTYPE)
 
 
@@ -134,7 +136,7 @@ class Attention(_AttentionCore):
         else:
             # Sine and cosine of every pair, as two numbers or as a complex one.
             shape, dtype = (config.sequence, config.rotary_size), torch.float32
-            if config.kernels == "framework":
+            if config.kernels != "fused":
                 shape, dtype = (config.sequence, config.rotary_size // 2), torch.complex64
             self.register_buffer("table", torch.empty(shape, dtype=dtype, device="meta"))
         bias = _either(config.query_key_value_bias, config.bias)
@@ -159,7 +161,7 @@ class Attention(_AttentionCore):
         if len(projected) == 3:
             query, key, value = (y.view(*y.shape[:2], -1, size) for y in projected)
             query, key = self._normalised(query, key)
-            if self.config.kernels == "framework":
+            if self.config.kernels != "fused":
                 query, key = (self._rotate(y) for y in (query, key))
                 return query, self.share(key), self.share(value)
             query, key = (kernels.rotary(y, self.table, False) for y in (query, key))
@@ -190,8 +192,8 @@ class Attention(_AttentionCore):
         if not config.query_key_norm:
             return []
         if config.head_norm == "unweighted":
-            fused = config.kernels == "fused"
-            return [RmsNorm(config.head_size, fused=fused, weighted=False) for _ in range(2)]
+            made_by = config.kernels
+            return [RmsNorm(config.head_size, made_by=made_by, weighted=False) for _ in range(2)]
         heads = (self.heads, self.kv_heads) if config.head_norm == "whole" else (1, 1)
         return [norm_of(config, count * config.head_size) for count in heads]
 

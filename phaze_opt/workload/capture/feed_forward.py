@@ -5,6 +5,7 @@ from __future__ import annotations
 from torch import Tensor, nn
 from torch.nn import functional
 
+from phaze_opt.workload.capture import kernels
 from phaze_opt.workload.capture.attention import dropout
 from phaze_opt.workload.capture.tensor_parallel import (
     ColumnParallelLinear,
@@ -21,6 +22,7 @@ class FeedForward(nn.Module):
     def __init__(self, config: TransformerConfig, group: TensorGroup, width: int = 0) -> None:
         super().__init__()
         self.activation, self.inner_dropout = config.activation, config.inner_dropout
+        self.compiled = config.kernels == "compiled"
         inner = width or config.inner
         outputs = (inner,) * (2 if is_gated(config.activation) else 1)
         self.up = ColumnParallelLinear(config.hidden, outputs, config.bias, group)
@@ -28,7 +30,14 @@ class FeedForward(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the network's result."""
-        first, *gated = self.up(x)
+        inner = self._activated(*self.up(x))
+        result: Tensor = self.down(dropout(inner, self.inner_dropout))
+        return result
+
+    def _activated(self, first: Tensor, *gated: Tensor) -> Tensor:
+        """Return the activation, times its gate where it has one."""
+        if self.compiled and gated:
+            return kernels.gated_activation(first, gated[0], self.activation)
         if self.activation == "swiglu":
             inner = functional.silu(first)
         elif self.activation == "relu":
@@ -37,5 +46,4 @@ class FeedForward(nn.Module):
             inner = functional.gelu(first, approximate="tanh")
         for activation in gated:
             inner = inner * activation
-        result: Tensor = self.down(dropout(inner, self.inner_dropout))
-        return result
+        return inner

@@ -1,4 +1,4 @@
-"""Fused kernels that ATen lacks, as traced operators: attention, rotary positions, norm and loss.
+"""Fused kernels that ATen lacks, as traced operators: attention, positions, norm, gate and loss.
 
 Each is one operator per direction, as in real training stacks. Capture runs on meta tensors, so an
 operator computes shapes and nothing else.
@@ -214,6 +214,26 @@ differentiate(rotary, rotary, lambda inputs, _: (inputs[1], True))
 
 
 @shape_only
+def gated_activation(first: Tensor, second: Tensor, kind: str) -> Tensor:
+    """Return the product of an activation and its gate, as a compiler makes one kernel of both.
+
+    The backward computes the activation again from its operand.
+    """
+    return torch.empty_like(first)
+
+
+@shape_only
+def gated_activation_backward(
+    gradient: Tensor, first: Tensor, second: Tensor, kind: str
+) -> tuple[Tensor, Tensor]:
+    """Return the gradients of both operands."""
+    return torch.empty_like(first), torch.empty_like(second)
+
+
+differentiate(gated_activation, gated_activation_backward, lambda inputs, _: tuple(inputs))
+
+
+@shape_only
 def rms_norm(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
     """Return the root-mean-square norm (Zhang and Sennrich 2019), and row statistics."""
     return torch.empty_like(x), x.new_empty((*x.shape[:-1], 1), dtype=_STATISTICS_DTYPE)
@@ -228,6 +248,39 @@ def rms_norm_backward(
 
 
 differentiate(rms_norm, rms_norm_backward, lambda inputs, results: (*inputs, results[1]))
+
+
+@shape_only
+def compiled_rms_norm(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+    """Return what `rms_norm` does; the gradient of its weight is a kernel of its own."""
+    return torch.empty_like(x), x.new_empty((*x.shape[:-1], 1), dtype=_STATISTICS_DTYPE)
+
+
+@shape_only
+def compiled_rms_norm_backward(
+    gradient: Tensor, x: Tensor, weight: Tensor, statistics: Tensor
+) -> Tensor:
+    """Return the gradient of the input, row by row."""
+    return torch.empty_like(x)
+
+
+@shape_only
+def rms_norm_weight_gradient(gradient: Tensor, x: Tensor, statistics: Tensor) -> Tensor:
+    """Return the gradient of the weight: sums over columns, which no kernel over rows finds."""
+    return x.new_empty(x.shape[-1:])
+
+
+def _compiled_rms_norm_backward(
+    gradient: Tensor, x: Tensor, weight: Tensor, statistics: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Return both gradients, each of its own kernel."""
+    of_input = compiled_rms_norm_backward(gradient, x, weight, statistics)
+    return of_input, rms_norm_weight_gradient(gradient, x, statistics)
+
+
+differentiate(
+    compiled_rms_norm, _compiled_rms_norm_backward, lambda inputs, results: (*inputs, results[1])
+)
 
 
 @shape_only

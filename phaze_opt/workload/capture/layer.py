@@ -59,6 +59,7 @@ def capture_layer(
     *,
     tied_parameters: int = 0,
     routed_parameters: int = 0,
+    expert_groups: tuple[int, int] | None = None,
 ) -> Layer:
     """Capture the training of one layer.
 
@@ -74,11 +75,14 @@ def capture_layer(
         Number of the module's parameters that another layer holds too.
     routed_parameters
         Number of them that belong to routed experts.
+    expert_groups
+        See `Layer`.
     """
     model = TracedModel(trace(module, inputs))
     parameters = sum(parameter.numel() for parameter in module.parameters())
     layer = model.layer(name, model.whole, parameters, tied_parameters)
-    return replace(layer, routed_parameters=routed_parameters or UNSET)
+    groups = expert_groups or UNSET
+    return replace(layer, routed_parameters=routed_parameters or UNSET, expert_groups=groups)
 
 
 class TracedModel:

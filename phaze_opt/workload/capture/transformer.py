@@ -67,6 +67,7 @@ def capture_transformer(
             parts[kind].inputs,
             tied_parameters=parts[kind].words,
             routed_parameters=_routed_parameters(parts[kind].module),
+            expert_groups=_expert_groups(parts[kind].module, config),
         )
         for kind in kinds
     }
@@ -115,6 +116,14 @@ def _routed_parameters(module: nn.Module) -> int:
     """Return the number of parameters of the routed experts in a module."""
     routed = (part for part in module.modules() if isinstance(part, RoutedExperts))
     return sum(p.numel() for part in routed for p in part.parameters())
+
+
+def _expert_groups(module: nn.Module, config: TransformerConfig) -> tuple[int, int] | None:
+    """Return groups of experts, and of how many a token's are, where a layer has few of many."""
+    experts = config.experts
+    if not experts or experts.groups == experts.top_groups or not _routed_parameters(module):
+        return None
+    return experts.groups, experts.top_groups
 
 
 def _places(config: TransformerConfig) -> Iterator[tuple[str, str]]:

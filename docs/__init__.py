@@ -1,0 +1,1 @@
+"""The documentation: pages in Markdown, notebooks, and what builds and checks them."""

@@ -1,0 +1,1 @@
+"""Chips for mixtures of experts: two spaces, enumerated, certified and verified."""
