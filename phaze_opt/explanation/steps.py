@@ -11,6 +11,8 @@ from phaze_opt.choices import Recompute
 from phaze_opt.degrees import Degrees
 from phaze_opt.placement.expert import expert_degrees
 from phaze_opt.point import Point
+from phaze_opt.precision import PRIMARY_WEIGHTS
+from phaze_opt.training import OPTIMIZERS
 from phaze_opt.units import GIB
 
 _RECOMPUTES: tuple[Recompute, ...] = ("none", "selective", "full")
@@ -26,8 +28,8 @@ class Step:
     Attributes
     ----------
     kind
-        ``recompute``, ``zero``, ``sequence_parallel``, ``microbatch``, ``pipeline_schedule``,
-        ``tensor``, ``pipeline`` or ``placement`` (which is then found anew).
+        ``recompute``, ``zero``, ``fp8_primary_weights``, ``sequence_parallel``, ``microbatch``,
+        ``pipeline_schedule``, ``tensor``, ``pipeline`` or ``placement`` (which is then found anew).
     training
         Fields of `Training` that change.
     degree
@@ -65,6 +67,9 @@ def single_steps(point: Point) -> Iterator[Step]:
         yield Step("recompute", {"recompute": recompute})
     for zero in range(training.zero + 1, 4):
         yield Step("zero", {"zero": zero})
+    held = training.precision in PRIMARY_WEIGHTS and not training.fp8_primary_weights
+    if held and OPTIMIZERS[training.optimizer].state_bytes:
+        yield Step("fp8_primary_weights", {"fp8_primary_weights": True})
     if not training.sequence_parallel:
         yield Step("sequence_parallel", {"sequence_parallel": True})
     microbatch = training.microbatch // 2
@@ -117,8 +122,11 @@ def changed_options(before: Point, after: Point) -> tuple[str, ...]:
         for name in ("recompute", "zero", "microbatch", "pipeline_schedule", "interleave")
         if getattr(new, name) != getattr(old, name)
     ]
-    if new.sequence_parallel and not old.sequence_parallel:
-        options.append("--sequence-parallel")
+    options += [
+        f"--{name.replace('_', '-')}"
+        for name in ("sequence_parallel", "fp8_primary_weights")
+        if getattr(new, name) and not getattr(old, name)
+    ]
     if after.placement != before.placement:
         placement = after.placement
         text = placement if isinstance(placement, str) else Degrees(*placement).text

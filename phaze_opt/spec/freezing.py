@@ -15,11 +15,11 @@ from phaze_opt.checked import Named
 from phaze_opt.choices import AttentionKind
 from phaze_opt.errors import InputError
 from phaze_opt.hardware.accelerator import Accelerator
-from phaze_opt.hardware.buildable import check_precision
+from phaze_opt.hardware.buildable import check_attention_precision, check_precision
 from phaze_opt.hardware.presets import load_accelerator
 from phaze_opt.network.presets import load_cluster
 from phaze_opt.placement.expert import expert_degrees
-from phaze_opt.precision import PrecisionName
+from phaze_opt.precision import AttentionPrecision, PrecisionName
 from phaze_opt.spec import frozen
 from phaze_opt.spec.axis_names import RATIOS, refuse_free_axes
 from phaze_opt.spec.designs import chip_of, cluster_of
@@ -127,6 +127,8 @@ def _check_precisions(study: ResolvedStudy) -> None:
     chip = chip_of(study.base, stated)
     for name in space.values_of("precision") or (study.spec.precision,):
         check_precision(chip, cast(PrecisionName, name))
+    for name in space.values_of("attention_precision") or (study.spec.attention_precision,):
+        check_attention_precision(chip, cast(AttentionPrecision, name))
 
 
 def capture_models(spec: StudySpec) -> tuple[Workload, ...]:

@@ -51,3 +51,17 @@ def test_degrees_keep_as_many_replicas_as_the_devices_hold() -> None:
             degrees = given_degrees(step.applied(point))
             assert degrees.devices <= point.cluster.devices
             assert degrees.data <= 4
+
+
+def test_weights_in_fp8_alone_are_a_change_where_linear_layers_are_in_fp8() -> None:
+    """With an optimizer that holds master weights, and once."""
+    options = ("--fp8-primary-weights",)
+    for changes, offered in (
+        ({"optimizer": "adam", "precision": "mxfp8"}, True),
+        ({"optimizer": "sgd", "precision": "mxfp8"}, False),
+        ({"optimizer": "adam"}, False),
+        ({"optimizer": "adam", "precision": "fp8", "fp8_primary_weights": True}, False),
+    ):
+        point = crowded(10**6, (2, 2, 1), **changes)
+        found = [changed_options(point, step.applied(point)) for step in single_steps(point)]
+        assert (options in found) == offered
