@@ -13,7 +13,11 @@ ROOT = Path(__file__).parents[2]
 FOLDER = "docs"
 """Folder of the pages, in the checkout."""
 
-DOCUMENTS = ("CHANGELOG.md", "CONTRIBUTING.md", "studies/README.md", "studies/phaze/RESULTS.md")
+DOCUMENTS = (
+    "CHANGELOG.md",
+    "CONTRIBUTING.md",
+    *sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "studies").glob("**/*.md")),
+)
 """Documents from elsewhere in the checkout that are pages of the site too, at the same path."""
 
 _LINK = re.compile(r"(!?\[[^\]]*\]\()([^)\s]+)(\))")

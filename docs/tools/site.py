@@ -15,6 +15,12 @@ from docs.tools.references import PAGES, PARTS
 _PART = re.compile(r"<!-- generated: ([\w-]+) -->")
 
 
+def on_config(config: Any) -> None:
+    """List the results of the studies where the navigation has a place for them."""
+    (place,) = [section for section in config.nav if section.get("Results") == []]
+    place["Results"] = [path for path in DOCUMENTS if path.endswith("/RESULTS.md")]
+
+
 def on_files(files: Files, config: Any) -> Files:
     """Add the generated pages, notebooks and documents from elsewhere."""
     for path, written in PAGES.items():
