@@ -25,7 +25,10 @@ Modules
 ``plots``              the plots of a study; ``figure_style`` how they look; ``images`` PNG and SVG
 ``page``               pages and the report as HTML; ``templates`` fills what is in ``data``
 ``markdown``           the note of a study, and the report as Markdown
-``dashboard``          the server: our pages beside Optuna Dashboard; ``guard`` what it refuses
+``server``             the server of our pages; ``guard`` what it refuses
+``dashboard``          the pages of studies, beside Optuna Dashboard
+``explore``            the what-if page of one point or two; ``point_view`` what it shows
+``answering``          processes that answer a page, and that can be ended
 ``optuna_pages``       Optuna Dashboard, which names the best design of the answer
 ``publishing``         keeps note, plots and files in Optuna Dashboard up to date during a run
 ``artifacts``          the files of a design: timelines, time as CSV, the note of its trial
@@ -40,7 +43,7 @@ text made harmless for a terminal         -> `phaze_opt.printing.printable`, in 
 numbers as text                           -> `phaze_opt.units.format_number`
 tables of ``print(result)``               -> `results.result_tables`
 layers that count in a model              -> `explanation_words.heavy_layers`
-changes that are shown of those tried     -> `explanation._telling`
+changes that are shown of those tried     -> `explanation.told_fixes`
 note of a study in the dashboard          -> `markdown.note_of`
 requests that the dashboard refuses       -> `guard.guarded`
 requests that Optuna's pages stumble over -> `optuna_pages._answering`

@@ -36,7 +36,7 @@ from phaze_opt.store.ticket import TicketCounts
 from phaze_opt.study.study import Study, list_summaries, load_study
 
 _STUDY, _STATE, _ASSETS = "/study/", "/state/", "/phaze/"
-_SCRIPTS = ("page.css", "page.js", "plotly.js")
+_SCRIPTS = ("page.css", "page.js", "figures.js", "plotly.js")
 
 Shown = TypeVar("Shown")
 

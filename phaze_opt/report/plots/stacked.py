@@ -6,12 +6,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from phaze_opt.report.figure_style import DARK, LEGEND, Figure, axis, figure, figure_text
+from phaze_opt.report.figure_style import DARK, LEGEND, Figure, axis, figure, figure_text, narrowed
 
 _LEAST_PART = 5e-4
 """Share of a whole below which a part is not drawn."""
 
 _OTHER_COLOUR = "#4D4D4D"
+_ROOM_PER_LETTER = 0.014
 
 
 @dataclass(frozen=True)
@@ -72,12 +73,14 @@ def stacked(bars: Sequence[StackedBar], scale: Scale) -> Figure:
         for kind in dict.fromkeys(kinds)
         if any(bar.parts.get(kind, 0.0) > _LEAST_PART * bar.whole for bar in bars)
     ]
-    ends = [max(sum(bar.parts.values()), bar.limit or 0.0) for bar in bars]
+    ends = [max(bar.whole, bar.limit or 0.0) for bar in bars]
     largest = max(ends) / scale.unit
+    # Room for the words behind the longest bar.
+    room = 1.0 + _ROOM_PER_LETTER * max(len(bar.total) for bar in bars)
     limits = [_limit(bar, place, scale) for place, bar in enumerate(bars) if bar.limit is not None]
-    return figure(
+    made = figure(
         [_part(kind, bars, scale) for kind in drawn],
-        axis(scale.title, largest, range=[0.0, 1.12 * largest], nticks=8),
+        axis(scale.title, largest, range=[0.0, room * largest], nticks=8),
         axis("", autorange="reversed", ticks="", gridcolor="#FFFFFF", type="category"),
         barmode="stack",
         bargap=0.35,
@@ -85,6 +88,16 @@ def stacked(bars: Sequence[StackedBar], scale: Scale) -> Figure:
         shapes=limits,
         height=180 + 52 * len(bars),
         legend={**LEGEND, "traceorder": "normal"},
+    )
+    layout = made["layout"]
+    return narrowed(
+        made,
+        xaxis={**layout["xaxis"], "range": [0.0, 1.03 * largest], "nticks": 5},
+        yaxis={**layout["yaxis"], "showticklabels": False},
+        margin={**layout["margin"], "l": 12, "r": 12},
+        annotations=[_heading(bar) for bar in bars],
+        bargap=0.55,
+        height=220 + 70 * len(bars),
     )
 
 
@@ -120,6 +133,19 @@ def _total(bar: StackedBar, end: float, scale: Scale) -> dict[str, Any]:
         "showarrow": False,
         "xanchor": "left",
         "xshift": 6,
+    }
+
+
+def _heading(bar: StackedBar) -> dict[str, Any]:
+    """Write the name and the whole above a bar, where there is no room beside it."""
+    words = f"{bar.name}: {bar.total}" if bar.total else bar.name
+    return {
+        "x": 0,
+        "y": figure_text(bar.name),
+        "text": figure_text(words),
+        "showarrow": False,
+        "xanchor": "left",
+        "yshift": 27,
     }
 
 
