@@ -35,7 +35,11 @@ class PageServer(ThreadingMixIn, WSGIServer):
         super().__init__(address, _QuietHandler)
 
     def server_bind(self) -> None:
-        """Bind without asking a name server for the name of the address."""
+        """Bind without asking a name server for the name of the address.
+
+        An address that connections of an ended server still hold for a minute is free.
+        """
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         self.socket.bind(self.server_address)
         self.server_address = self.socket.getsockname()
         self.server_name, self.server_port = str(self.server_address[0]), self.server_address[1]

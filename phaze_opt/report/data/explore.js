@@ -96,9 +96,10 @@
     return made;
   }
 
-  function tableOf(columns, rows) {
+  function tableOf(kind, rows) {
+    const columns = COLUMNS[kind];
     const table = element("table"), head = table.createTHead().insertRow();
-    table.className = "cards";
+    table.className = kind === "gains" ? "tight" : "cards";
     columns.forEach((column, at) => head.append(element("th", column, at && column ? "number" : "")));
     const body = table.createTBody();
     for (const cells of rows) {
@@ -174,7 +175,7 @@
   function showReasons(answer) {
     pairOf("reasons", answer, (part, design) => {
       part.append(...design.sentences.map((sentence) => element("p", sentence)));
-      for (const kind of ["gains", "fixes"]) if (design[kind].length) part.append(tableOf(COLUMNS[kind], design[kind]));
+      for (const kind of ["gains", "fixes"]) if (design[kind].length) part.append(tableOf(kind, design[kind]));
     });
   }
 

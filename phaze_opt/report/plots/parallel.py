@@ -59,9 +59,7 @@ def parallel(view: StudyView) -> Figure:
     columns = [_column(name, spec.space.values_of(name), points) for name in names]
     columns.append(_value_column(value_header(spec, 0), designs))
     lines = [
-        _line(
-            place, trial.number, [column.heights[place] for column in columns], hover(view, trial)
-        )
+        _line(place, trial, [column.heights[place] for column in columns], hover(view, trial))
         for place, trial in enumerate(designs)
     ]
     x = axis(
