@@ -128,7 +128,9 @@ def _control(field: dataclasses.Field[Any], hint: Any) -> Control:
     parts = [part for part in get_args(declared) if part is not type(None)] if optional else []
     plain = parts[0] if parts else declared
     required = field.default is dataclasses.MISSING
-    flags = [flag for flag in option.param_decls or () if flag.startswith("--")]
+    # Of an annotation, typer takes the first name for the default.
+    names = (option.default, *(option.param_decls or ()))
+    flags = [name for name in names if isinstance(name, str) and name.startswith("--")]
     flag, _, off = (flags[0] if flags else f"--{field.name.replace('_', '-')}").partition("/")
     return Control(
         name=field.name,

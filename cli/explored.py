@@ -8,13 +8,13 @@ taken only where the command line named the same ones.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 from urllib.parse import parse_qsl
 
-from phaze_opt.codec import to_json
+from phaze_opt.codec import FILE_SUFFIXES, to_json
 from phaze_opt.errors import InputError, PhazeError, unknown_name
 from phaze_opt.evaluation import Evaluation, place_on_slice, with_range
 from phaze_opt.explanation.assumptions import binding_assumptions
@@ -33,6 +33,9 @@ from .point import PointOptions
 
 FILE_OPTIONS = ("model", "accelerator", "cluster")
 """Options that may be the path of a file."""
+
+_OF_PATHS = ("/", "\\", "hf:", *FILE_SUFFIXES)
+"""What no preset and no shape has in its name."""
 
 _SECOND = "b."
 _MOST_FIELDS = 400
@@ -84,7 +87,7 @@ class PointAnswers:
 
     def names(self, option: str) -> tuple[str, ...]:
         """Return what an option of `FILE_OPTIONS` may be, as far as it can be listed."""
-        known = {
+        known: Mapping[str, Callable[[], Iterable[str]]] = {
             "model": model_names,
             "accelerator": accelerator_presets,
             "cluster": cluster_presets,
@@ -158,14 +161,15 @@ class PointAnswers:
     def _check_name(self, option: str, value: str) -> None:
         """Refuse a path that the command line did not name."""
         known = self.names(option)
-        if not value or value in known or (option == "model" and names_a_shape(value)):
+        if not value or value in known:
             return
-        if any(mark in value for mark in ("/", "\\", ".json", ".toml", "hf:")):
+        if any(mark in value for mark in _OF_PATHS):
             raise InputError(
                 f"{option} is {value[:100]!r}, but the page reads no files of its own: name it on "
                 f"the command line, phaze-opt explore --{option} FILE."
             )
-        raise unknown_name(option, value[:100], known)
+        if option != "model" or not names_a_shape(value):
+            raise unknown_name(option, value[:100], known)
 
 
 @lru_cache(maxsize=16)

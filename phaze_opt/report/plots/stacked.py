@@ -77,7 +77,6 @@ def stacked(bars: Sequence[StackedBar], scale: Scale) -> Figure:
     largest = max(ends) / scale.unit
     # Room for the words behind the longest bar.
     room = 1.0 + _ROOM_PER_LETTER * max(len(bar.total) for bar in bars)
-    limits = [_limit(bar, place, scale) for place, bar in enumerate(bars) if bar.limit is not None]
     made = figure(
         [_part(kind, bars, scale) for kind in drawn],
         axis(scale.title, largest, range=[0.0, room * largest], nticks=8),
@@ -85,7 +84,7 @@ def stacked(bars: Sequence[StackedBar], scale: Scale) -> Figure:
         barmode="stack",
         bargap=0.35,
         annotations=[_total(bar, end, scale) for bar, end in zip(bars, ends, strict=True)],
-        shapes=limits,
+        shapes=_limits(bars, 0.45, scale),
         height=180 + 52 * len(bars),
         legend={**LEGEND, "traceorder": "normal"},
     )
@@ -96,6 +95,7 @@ def stacked(bars: Sequence[StackedBar], scale: Scale) -> Figure:
         yaxis={**layout["yaxis"], "showticklabels": False},
         margin={**layout["margin"], "l": 12, "r": 12},
         annotations=[_heading(bar) for bar in bars],
+        shapes=_limits(bars, 0.25, scale),
         bargap=0.55,
         height=220 + 70 * len(bars),
     )
@@ -149,16 +149,21 @@ def _heading(bar: StackedBar) -> dict[str, Any]:
     }
 
 
-def _limit(bar: StackedBar, place: int, scale: Scale) -> dict[str, Any]:
-    """Draw the size up to which a bar may reach."""
-    assert bar.limit is not None
-    at = bar.limit / scale.unit
+def _limits(bars: Sequence[StackedBar], half: float, scale: Scale) -> list[dict[str, Any]]:
+    """Draw the sizes up to which bars may reach, half as long as is said in units of a bar's room.
+
+    Bars without such a size have no line.
+    """
     line = {"color": DARK, "width": 2, "dash": "dot"}
-    return {
-        "type": "line",
-        "x0": at,
-        "x1": at,
-        "y0": place - 0.45,
-        "y1": place + 0.45,
-        "line": line,
-    }
+    return [
+        {
+            "type": "line",
+            "x0": bar.limit / scale.unit,
+            "x1": bar.limit / scale.unit,
+            "y0": place - half,
+            "y1": place + half,
+            "line": line,
+        }
+        for place, bar in enumerate(bars)
+        if bar.limit is not None
+    ]
