@@ -45,7 +45,8 @@ def test_a_figure_in_python_has_the_numbers(evaluation: Evaluation) -> None:
     figure = evaluation.plot()
     assert isinstance(figure, plotly.graph_objects.Figure)
     lengths = [trace.x[0] for trace in figure.data]
-    shares = [seconds / evaluation.time_per_batch_s for seconds in _seconds(evaluation)]
+    whole_s = evaluation.time_per_batch_s or 0.0
+    shares = [seconds / whole_s for seconds in _seconds(evaluation)]
     assert [length / sum(lengths) for length in lengths] == pytest.approx(shares)
     held = sum(trace.x[0] for trace in evaluation.plot("memory").data) * GIB
     assert evaluation.placement is not None
@@ -57,9 +58,11 @@ def test_a_figure_in_python_has_the_numbers(evaluation: Evaluation) -> None:
 
 def _seconds(evaluation: Evaluation) -> list[float]:
     """List the parts of a batch that are drawn, in the order of the plot."""
-    order = ("forward", "recompute", "backward", "tensor_collectives", "transfer")
-    order += ("gradient_synchronisation", "parameter_gather", "optimizer")
-    order += ("gradient_accumulation", "bubble")
+    order = (
+        *("forward", "recompute", "backward", "tensor_collectives", "transfer"),
+        *("gradient_synchronisation", "parameter_gather", "optimizer"),
+        *("gradient_accumulation", "bubble"),
+    )
     parts_s, whole_s = evaluation.time_breakdown_s, evaluation.time_per_batch_s or 0.0
     return [parts_s[kind] for kind in order if parts_s.get(kind, 0.0) > 5e-4 * whole_s]
 
