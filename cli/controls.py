@@ -6,6 +6,7 @@ Everything follows from the annotations of `PointOptions`: a new option is a new
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import types
 import typing
@@ -85,6 +86,7 @@ class Control:
         return _number(self.name, text, whole=self.kind == "whole")
 
 
+@functools.cache
 def controls() -> tuple[Control, ...]:
     """Return a control for every option of a point, in their order."""
     hints = typing.get_type_hints(PointOptions, include_extras=True)

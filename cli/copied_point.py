@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from phaze_opt.evaluation import evaluate
@@ -30,6 +30,9 @@ _PYTHON_NAMES = {"proof": "prove"}
 """Options that have another name in Python."""
 
 _STUDY = "what-if"
+
+_STATED_OTHERWISE = ("accelerator", "changes", "power_limit_w", "software")
+"""Options that a study file states in its space, its limits, or one by one."""
 
 
 def as_command(options: PointOptions) -> str:
@@ -58,7 +61,7 @@ def as_python(options: PointOptions, point: Point) -> str:
     lines.append(f"network = po.load_cluster({options.cluster!r}, {options.devices})")
     if levels := _level_values(options):
         imports.append("from phaze_opt.network.level_values import with_level_values")
-        shown = ", ".join(f"{name!r}: {value}" for name, value in levels.items())
+        shown = ", ".join(f"{name!r}: {value!r}" for name, value in levels.items())
         lines.append(f'network = with_level_values(network, {{{shown}}}, "network")')
     arguments = [repr(options.model), "chip", "network", "training"]
     arguments += [f"{name}={value!r}" for name, value in _python_options(options, point)]
@@ -116,7 +119,21 @@ def as_study(options: PointOptions, point: Point) -> str:
         search=SearchSpec(sampler="bound", trials=100),
         **training,
     )
-    return study_file(spec)
+    left_out = ", ".join(_left_out(options, point, of_study))
+    note = f"# A study file does not state {left_out}.\n" if left_out else ""
+    return note + study_file(spec)
+
+
+def _left_out(options: PointOptions, point: Point, of_study: Collection[str]) -> Iterator[str]:
+    """Yield what is stated of a point, and cannot be stated of a study."""
+    for control in controls():
+        value = getattr(options, control.name)
+        stated = value != _default(control.name)
+        is_degrees = control.name == "placement" and value not in ("solve", "expert")
+        if stated and (is_degrees or control.name not in (*of_study, *_STATED_OTHERWISE)):
+            yield control.flag
+    base = find_accelerator(options.accelerator).accelerator
+    yield from (name for name in _changed(point.accelerator, base) if name not in CHIP_FIELDS)
 
 
 def _default(name: str) -> object:

@@ -61,7 +61,7 @@ def explore(
     from phaze_opt.report.guard import is_local
     from phaze_opt.report.point_view import size_values
 
-    from .explored import PointAnswers
+    from .explored import READY, PointAnswers
 
     answers = PointAnswers(
         tuple(
@@ -77,7 +77,7 @@ def explore(
     controls = page_controls(answers)
     chip = next(control.default for control in controls if control.name == "accelerator")
     sizes = size_values(load_accelerator(chip))
-    server, pages = make_explorer(controls, sizes, answers, host, port)
+    server, pages = make_explorer(controls, sizes, answers, READY, host, port)
     if not is_local(host):
         say(
             f"warning: whoever reaches {host} may use this machine to evaluate runs, without a "

@@ -20,9 +20,11 @@ Modules
 ``enumeration``        the certified best designs of a space
 ``comparison``         searches of one question side by side
 ``study_view``         what people see of a study, as data: page, report, note and plots take it;
-                       its parts: ``compared_designs``, ``trial_lines``, ``certified``
+                       its parts: ``compared_designs``, ``trial_lines``, ``certified``;
+                       ``ties`` are lines that tables fold
 ``reproducing``        commands and study file that give an answer again
-``plots``              the plots of a study; ``figure_style`` how they look; ``images`` PNG and SVG
+``plots``              the plots of studies and evaluations; ``figure_style`` how they look,
+                       ``images`` PNG and SVG
 ``page``               pages and the report as HTML; ``templates`` fills what is in ``data``
 ``markdown``           the note of a study, and the report as Markdown
 ``server``             the server of our pages; ``guard`` what it refuses
@@ -39,6 +41,8 @@ Modules
 Question -> function
 --------------------
 width of the output                       -> `layout.to_text` and `layout.print_tables`
+plots of a result in a notebook           -> `results.drawn`
+plots on a narrow page                    -> `figure_style.narrowed`, and ``data/figures.js``
 text made harmless for a terminal         -> `phaze_opt.printing.printable`, in `layout.add_row`
 numbers as text                           -> `phaze_opt.units.format_number`
 tables of ``print(result)``               -> `results.result_tables`

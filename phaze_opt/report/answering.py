@@ -61,13 +61,22 @@ class AnsweringProcess:
         How long a question is left running when its asker has a newer one.
     limit_s
         Longest time of a question.
+    spare
+        Whether another process stands ready to take the place of one that is ended.
     """
 
     def __init__(
-        self, answer: Answer, first: str, *, patience_s: float = 0.0, limit_s: float = 300.0
+        self,
+        answer: Answer,
+        first: str,
+        *,
+        patience_s: float = 0.0,
+        limit_s: float = 300.0,
+        spare: bool = True,
     ) -> None:
         self._answer, self._first = answer, first
         self._patience_s, self._limit_s = patience_s, limit_s
+        self._most_ready = 1 + spare
         self._turn, self._lock = threading.Lock(), threading.Lock()
         self._ready: list[_Worker] = []
         self._running: _Running | None = None
@@ -76,9 +85,9 @@ class AnsweringProcess:
         self._closed = False
 
     def start(self) -> None:
-        """Start the process, and the one that would take its place."""
+        """Start the process, and the one that may take its place."""
         with self._lock:
-            while len(self._ready) < 2 and not self._closed:
+            while len(self._ready) < self._most_ready and not self._closed:
                 self._ready.append(self._started())
 
     def close(self) -> None:

@@ -11,7 +11,6 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import urlencode
 
 from phaze_opt.errors import ConflictError, PhazeError
 from phaze_opt.report.answering import Answer, AnsweringProcess
@@ -73,6 +72,7 @@ def make_explorer(
     controls: Sequence[PageControl],
     sizes: Mapping[str, float],
     answer: Answer,
+    first: str,
     host: str,
     port: int,
 ) -> tuple[PageServer, ExplorePages]:
@@ -87,6 +87,8 @@ def make_explorer(
         `phaze_opt.report.point_view.size_values` gives them.
     answer
         Answers ``KIND?QUERY``; see `phaze_opt.report.answering.AnsweringProcess`.
+    first
+        Question that a new process answers for nobody; see the same.
     host, port
         As `phaze_opt.report.server.listen` takes them.
 
@@ -95,7 +97,7 @@ def make_explorer(
     PhazeError
         If the address cannot be used.
     """
-    pages = ExplorePages(controls, sizes, answer)
+    pages = ExplorePages(controls, sizes, answer, first)
     server = listen(host, port, pages, "page", read_only=True)
     pages.start()
     return server, pages
@@ -109,15 +111,17 @@ class ExplorePages:
     """
 
     def __init__(
-        self, controls: Sequence[PageControl], sizes: Mapping[str, float], answer: Answer
+        self,
+        controls: Sequence[PageControl],
+        sizes: Mapping[str, float],
+        answer: Answer,
+        first: str,
     ) -> None:
         self._page = _explore_page(controls, sizes)
-        stated = [(control.name, control.default) for control in controls if control.default]
-        query = urlencode(stated)
         numbers = AnsweringProcess(
-            answer, f"numbers?{query}", patience_s=_PATIENCE_S, limit_s=_LIMIT_S
+            answer, first, patience_s=_PATIENCE_S, limit_s=_LIMIT_S, spare=False
         )
-        reasons = AnsweringProcess(answer, f"numbers?{query}", limit_s=_LIMIT_S)
+        reasons = AnsweringProcess(answer, first, limit_s=_LIMIT_S)
         self._processes = {"numbers": numbers, "range": numbers, "reasons": reasons}
 
     def start(self) -> None:

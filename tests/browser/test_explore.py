@@ -75,14 +75,14 @@ def test_a_change_redraws_all(opened: Chrome, page: str) -> None:
     """Numbers with their range, breakdown, memory, timeline and reasons; all from this server."""
     requests(opened)
     before = text_of(opened, "#run-A .headline")
-    Select(option(opened, "accelerator")).select_by_visible_text("b200")
+    Select(option(opened, "recompute")).select_by_visible_text("full")
     now = changed(opened, "#run-A .headline", before)
     assert now.endswith("samples/s")
     wait_for(lambda: "on chips of this name" in text_of(opened, "#run-A .range"))
     for kind in ("time", "memory", "binding"):
         assert opened.find_elements(By.CSS_SELECTOR, f"#plot-{kind} svg g.point path")
     wait_for(lambda: f"It trains {now}" in text_of(opened, "#reasons"))
-    assert "accelerator=b200" in opened.current_url
+    assert "recompute=full" in opened.current_url
     assert all(url.startswith((page, "data:", "blob:")) for url in requests(opened))
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 import pytest
-from phaze_opt.cli.explored import PointAnswers
+from phaze_opt.cli.explored import READY, PointAnswers
 
 import phaze_opt as po
 from phaze_opt.spec.study_spec import read_spec
@@ -102,6 +102,8 @@ def test_copies_give_the_same_run(point: dict[str, Any], phaze: Phaze, tmp_path:
     assert names["result"].throughput_samples_per_s == speed
     path = tmp_path / "what-if.toml"
     path.write_text(design["copies"]["spec"], encoding="utf-8")
+    left_out = "# A study file does not state --placement.\n" if point is RICH else "name ="
+    assert design["copies"]["spec"].startswith(left_out)
     spec = read_spec(path)
     assert (spec.model, spec.devices, spec.global_batch) == (SMALL, 4, 16)
     assert spec.recompute == point.get("recompute", "none")
@@ -151,6 +153,11 @@ def test_one_wrong_point_leaves_the_other() -> None:
     assert "samples/s" in numbers["designs"][0]["headline"]
     assert "Did you mean 'h100'" in numbers["designs"][1]["reason"]
     assert numbers["figures"]["time"]["data"][0]["y"] == ["A"]
+
+
+def test_a_process_makes_itself_ready() -> None:
+    """Without capturing a model, which may take a minute."""
+    assert PointAnswers()(READY) == (True, b"{}")
 
 
 @pytest.mark.parametrize(

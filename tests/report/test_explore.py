@@ -30,7 +30,7 @@ def answer(question: str) -> tuple[bool, bytes]:
 @pytest.fixture(scope="module")
 def ask() -> Iterator[Ask]:
     """Serve a page, and return what asks the server."""
-    server, pages = make_explorer(CONTROLS, {"glb_mib": 64.0}, answer, "127.0.0.1", 0)
+    server, pages = make_explorer(CONTROLS, {"glb_mib": 64.0}, answer, "first", "127.0.0.1", 0)
     threading.Thread(target=server.serve_forever, daemon=True).start()
 
     def send(path: str, method: str = "GET", **headers: str) -> tuple[int, Any]:

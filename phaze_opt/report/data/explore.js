@@ -236,7 +236,6 @@
       await Promise.all(Object.entries(answer.figures).map(([kind, figure]) => Figures.draw(document.getElementById(`plot-${kind}`), figure)));
       history.replaceState(null, "", `?${query}`);
       document.body.dataset.numbersMs = (performance.now() - now).toFixed(1);
-      document.body.dataset.query = query;
       if (!own.again) later(query);
     } catch (error) {
       if (asking.numbers !== own || error.name === "AbortError") return;
