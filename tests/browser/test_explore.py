@@ -117,7 +117,7 @@ def test_two_runs_stand_side_by_side(opened: Chrome) -> None:
     marked = opened.find_elements(By.CSS_SELECTOR, ".control.differs label")
     assert [label.text for label in marked] == ["recompute", "recompute"]
     labels = opened.find_elements(By.CSS_SELECTOR, "#plot-time .ytick text")
-    assert [label.text for label in labels] == ["A", "B"]
+    assert {label.text for label in labels} == {"A", "B"}
     opened.get(opened.current_url)
     wait_for(lambda: text_of(opened, "#comparison") == slower)
     assert option(opened, "recompute", "B").get_attribute("value") == "full"
@@ -188,7 +188,7 @@ def test_nothing_is_cut_off_on_a_telephone(opened: Chrome) -> None:
         wait_for(lambda: text_of(opened, "#comparison"))
         wait_for(lambda: len(opened.find_elements(By.CSS_SELECTOR, "#reasons h3")) == 2)
         width = "return document.documentElement.scrollWidth"
-        assert opened.execute_script(width) == 420
+        assert opened.execute_script(width) <= 420
         wide = """return [...document.querySelectorAll('main *')].filter((one) =>
             !one.closest('.gantt, .figure, details:not([open])') &&
             one.getBoundingClientRect().right > 420.5).map((one) => one.outerHTML.slice(0, 99))"""

@@ -277,13 +277,12 @@
   });
   for (const name of ["A", "B"]) {
     runs[name].addEventListener("submit", (event) => event.preventDefault());
+    // A number counts while it is typed, anything else when it is chosen or complete.
     runs[name].addEventListener("input", (event) => {
-      if (event.target.matches("[data-option][data-kind], [data-option][type='text']")) return;
-      if (event.target.matches("[data-option], [data-size]")) refresh();
+      if (event.target.type === "number") refresh();
     });
-    // What is typed as text is asked for when it is complete.
     runs[name].addEventListener("change", (event) => {
-      if (event.target.matches("[data-option][type='text']")) refresh();
+      if (event.target.type !== "number") refresh();
     });
     runs[name].addEventListener("click", (event) => {
       const button = event.target.closest("[data-copy]");
