@@ -9,6 +9,8 @@ Modules
 ``main``         the command, and errors as one sentence and an exit code
 ``output``       options that commands share; JSON, tables and notes
 ``point``        ``evaluate`` and ``explain``, with the options that name one point
+``explore``      ``explore``, the what-if page; ``controls`` are its controls, ``explored`` answers
+                 it, ``copied_point`` writes a point as a command, as Python and as a study
 ``estimate``     ``estimate gemm`` and ``estimate vector``
 ``schedule``     ``schedule``
 ``place``        ``place``

@@ -26,6 +26,7 @@ _UsageError: type[Exception] = typer.BadParameter.__mro__[1]
 _NOUNS = {
     "evaluate": "point",
     "explain": "point",
+    "explore": "explore",
     "estimate": "estimate",
     "schedule": "schedule",
     "place": "place",

@@ -12,7 +12,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any, Literal
 
-from phaze_opt.printing import PrintsAsTables
+from phaze_opt.printing import DrawsPlots, PrintsAsTables
 
 if TYPE_CHECKING:
     from phaze_opt.errors import (
@@ -103,4 +103,12 @@ def _write_as(result: object, form: Literal["text", "html"]) -> str:
     return written(result, form)
 
 
+def _draw_plot(result: object, kind: str) -> Any:
+    """Draw a result as the pages do; what draws is imported only now."""
+    from phaze_opt.report.results import drawn
+
+    return drawn(result, kind)
+
+
 PrintsAsTables.write_as = _write_as
+DrawsPlots.draw_plot = _draw_plot

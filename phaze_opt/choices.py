@@ -11,6 +11,7 @@ CollectiveName = Literal["all_reduce", "reduce_scatter", "all_gather", "all_to_a
 Dispatcher = Literal["nccl", "deepep", "hybridep", "ideal"]
 """What sends tokens to the devices of their experts: an all-to-all of NCCL, kernels that send one
 once to every device and node that needs it (DeepEP, HybridEP), or nothing but the links."""
+EvaluationPlotKind = Literal["time", "memory", "binding"]
 FusionMode = Literal["none", "elementwise", "epilogue"]
 GradientDtype = Literal["fp32", "bf16"]
 IntraOperatorRule = Literal["exclusive", "per-type"]

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from phaze_opt.checked import Named, check_fields, checked
-from phaze_opt.choices import AttentionKind, FusionMode
+from phaze_opt.choices import AttentionKind, EvaluationPlotKind, FusionMode
 from phaze_opt.codec import from_builtins, to_builtins
 from phaze_opt.cost_model_version import COST_MODEL_VERSION as COST_MODEL_VERSION
 from phaze_opt.errors import InfeasibleError, InputError
@@ -33,7 +33,7 @@ from phaze_opt.placement.memory import Shards
 from phaze_opt.placement.placement_problem import Misfit, Placement
 from phaze_opt.placement.solve_placement import solve_placement
 from phaze_opt.point import CostedPoint, Point, cost_point, cost_points, fusion_of, smaller_slices
-from phaze_opt.printing import PrintsAsTables
+from phaze_opt.printing import DrawsPlots, PrintsAsTables
 from phaze_opt.training import Training
 from phaze_opt.units import format_number, format_seconds
 from phaze_opt.workload.graph import Workload
@@ -47,7 +47,7 @@ AT_ONCE = 64
 
 @deferrable("layers", "time_per_batch_range_s")
 @dataclass(frozen=True, repr=False)
-class Evaluation(PrintsAsTables):
+class Evaluation(PrintsAsTables, DrawsPlots):
     """The answer for one point, with its breakdown.
 
     Attributes
@@ -135,6 +135,22 @@ class Evaluation(PrintsAsTables):
             f"{format_seconds(self.time_per_batch_s)} per batch, MFU {self.mfu:.1%}, "
             f"{self.placement.degrees_text})"
         )
+
+    def plot(self, kind: EvaluationPlotKind = "time") -> Any:
+        """Draw it, as a ``plotly.graph_objects.Figure`` that a notebook shows.
+
+        Parameters
+        ----------
+        kind
+            ``time`` (of a batch, by what it is spent on), ``memory`` (of the fullest device) or
+            ``binding`` (the share of the operators' time that each resource binds).
+
+        Raises
+        ------
+        InputError
+            If there is no such plot.
+        """
+        return self._drawn(kind)
 
     @property
     def energy_j_per_batch(self) -> float:

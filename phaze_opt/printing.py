@@ -1,8 +1,9 @@
-"""Printing: text without control characters, and results that print as tables.
+"""Printing: text without control characters, and results that print as tables and draw plots.
 
 ``print(result)`` shows the tables that the command line shows, and so does a notebook. The room
 that draws them stands to the right of the results and imports them, so a result imports nothing
-from there: `PrintsAsTables` is handed the function that draws when the package is imported.
+from there: `PrintsAsTables` and `DrawsPlots` are handed the functions that do so when the package
+is imported.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import json
 import re
 import sys
 from collections.abc import Callable, Container
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -69,6 +70,17 @@ class PrintsAsTables:
     def _repr_html_(self) -> str:
         """Return what a notebook shows."""
         return PrintsAsTables.write_as(self, "html")
+
+
+class DrawsPlots:
+    """A result that a notebook can draw; its class has a method ``plot`` that names the kinds."""
+
+    draw_plot: ClassVar[Callable[[object, str], Any]]
+    """Draws a kind of plot of a result; the package sets it, which knows the room that draws."""
+
+    def _drawn(self, kind: str) -> Any:
+        """Return a figure of plotly, which a notebook shows."""
+        return DrawsPlots.draw_plot(self, kind)
 
 
 def short_repr(value: DataclassInstance, left_out: Container[str] = ()) -> str:

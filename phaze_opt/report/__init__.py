@@ -20,12 +20,17 @@ Modules
 ``enumeration``        the certified best designs of a space
 ``comparison``         searches of one question side by side
 ``study_view``         what people see of a study, as data: page, report, note and plots take it;
-                       its parts: ``compared_designs``, ``trial_lines``, ``certified``
+                       its parts: ``compared_designs``, ``trial_lines``, ``certified``;
+                       ``ties`` are lines that tables fold
 ``reproducing``        commands and study file that give an answer again
-``plots``              the plots of a study; ``figure_style`` how they look; ``images`` PNG and SVG
+``plots``              the plots of studies and evaluations; ``figure_style`` how they look,
+                       ``images`` PNG and SVG
 ``page``               pages and the report as HTML; ``templates`` fills what is in ``data``
 ``markdown``           the note of a study, and the report as Markdown
-``dashboard``          the server: our pages beside Optuna Dashboard; ``guard`` what it refuses
+``server``             the server of our pages; ``guard`` what it refuses
+``dashboard``          the pages of studies, beside Optuna Dashboard
+``explore``            the what-if page of one point or two; ``point_view`` what it shows
+``answering``          processes that answer a page, and that can be ended
 ``optuna_pages``       Optuna Dashboard, which names the best design of the answer
 ``publishing``         keeps note, plots and files in Optuna Dashboard up to date during a run
 ``artifacts``          the files of a design: timelines, time as CSV, the note of its trial
@@ -36,11 +41,13 @@ Modules
 Question -> function
 --------------------
 width of the output                       -> `layout.to_text` and `layout.print_tables`
+plots of a result in a notebook           -> `results.drawn`
+plots on a narrow page                    -> `figure_style.narrowed`, and ``data/figures.js``
 text made harmless for a terminal         -> `phaze_opt.printing.printable`, in `layout.add_row`
 numbers as text                           -> `phaze_opt.units.format_number`
 tables of ``print(result)``               -> `results.result_tables`
 layers that count in a model              -> `explanation_words.heavy_layers`
-changes that are shown of those tried     -> `explanation._telling`
+changes that are shown of those tried     -> `explanation.told_fixes`
 note of a study in the dashboard          -> `markdown.note_of`
 requests that the dashboard refuses       -> `guard.guarded`
 requests that Optuna's pages stumble over -> `optuna_pages._answering`

@@ -7,22 +7,26 @@ while it is open, ``/phaze/…`` its script and style. Everything else is Optuna
 from __future__ import annotations
 
 import logging
-import socket
 import threading
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from socketserver import ThreadingMixIn
 from typing import Any, TypeVar
 from urllib.parse import parse_qs, quote
-from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
-from phaze_opt.codec import to_json
 from phaze_opt.errors import InputError, NotFoundError, PhazeError
-from phaze_opt.report.guard import guarded, html_response
 from phaze_opt.report.optuna_pages import RankedTrials, optuna_pages
-from phaze_opt.report.page import plotly_script, problem_page, studies_page, study_page, study_state
+from phaze_opt.report.page import problem_page, studies_page, study_page, study_state
+from phaze_opt.report.server import (
+    NOT_FOUND,
+    OK,
+    WRONG,
+    PageServer,
+    asset_response,
+    html_response,
+    json_response,
+    listen,
+)
 from phaze_opt.report.study_view import LiveView, StudyView
-from phaze_opt.report.templates import asset
 from phaze_opt.store.artifacts import DatabaseArtifacts
 from phaze_opt.store.failures import database_errors
 from phaze_opt.store.publication import publication_mark
@@ -32,49 +36,12 @@ from phaze_opt.store.ticket import TicketCounts
 from phaze_opt.study.study import Study, list_summaries, load_study
 
 _STUDY, _STATE, _ASSETS = "/study/", "/state/", "/phaze/"
-_ASSET_TYPES = {
-    "page.css": "text/css; charset=utf-8",
-    "page.js": "text/javascript; charset=utf-8",
-    "plotly.js": "text/javascript; charset=utf-8",
-}
-_JSON = "application/json; charset=utf-8"
-_OK, _NOT_FOUND, _WRONG = "200 OK", "404 Not Found", "500 Internal Server Error"
-_SLOWEST_S = 60
+_SCRIPTS = ("page.css", "page.js", "figures.js", "plotly.js")
 
 Shown = TypeVar("Shown")
 
 # Optuna Dashboard writes tracebacks of requests that it does not understand.
 logging.getLogger("optuna_dashboard").addHandler(logging.NullHandler())
-
-
-class DashboardServer(ThreadingMixIn, WSGIServer):
-    """Answers several requests at once, and does not wait for open ones at the end."""
-
-    daemon_threads = True
-
-    def __init__(self, address: tuple[str, int]) -> None:
-        if ":" in address[0]:
-            self.address_family = socket.AF_INET6
-        super().__init__(address, _QuietHandler)
-
-    def server_bind(self) -> None:
-        """Bind without asking a name server for the name of the address."""
-        self.socket.bind(self.server_address)
-        self.server_address = self.socket.getsockname()
-        self.server_name, self.server_port = str(self.server_address[0]), self.server_address[1]
-        self.setup_environ()
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """Write nothing: a browser that goes away is no error."""
-
-
-class _QuietHandler(WSGIRequestHandler):
-    """Writes no line per request, and does not wait for ever for one."""
-
-    timeout = _SLOWEST_S
-
-    def log_message(self, format: str, *args: Any) -> None:
-        """Write nothing."""
 
 
 def make_server(
@@ -84,7 +51,7 @@ def make_server(
     *,
     read_only: bool = False,
     first: str | None = None,
-) -> DashboardServer:
+) -> PageServer:
     """Return a server that listens already; ``serve_forever`` answers.
 
     Parameters
@@ -105,28 +72,18 @@ def make_server(
     PhazeError
         If the address cannot be used.
     """
-    bound = host.removeprefix("[").removesuffix("]")
-    try:
-        server = DashboardServer((bound, port))
-    except OSError as error:
-        raise PhazeError(
-            f"The dashboard cannot listen on {host}:{port}: {error.strerror or error}; "
-            "choose another --port."
-        ) from None
     pages = Pages(storage)
-    server.set_app(guarded(pages, bound, read_only=read_only))
+    server = listen(host, port, pages, "dashboard", read_only=read_only)
     if first is not None:
         pages.read_ahead(first)
     return server
 
 
-def address_of(server: DashboardServer, name: str | None = None) -> str:
+def address_of(server: PageServer, name: str | None = None) -> str:
     """Return the address of a server, or of its page of a study, for a browser on this machine."""
-    host = str(server.server_name)
-    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
-    shown = f"[{host}]" if ":" in host else host
-    page = "" if name is None else _STUDY.removeprefix("/") + quote(name, safe="")
-    return f"http://{shown}:{server.server_port}/{page}"
+    return server.address + (
+        "" if name is None else _STUDY.removeprefix("/") + quote(name, safe="")
+    )
 
 
 class Pages:
@@ -160,7 +117,7 @@ class Pages:
         """Answer a request."""
         path = str(environ.get("PATH_INFO", "")).encode("latin-1").decode("utf-8")
         if path.startswith(_ASSETS):
-            return _asset(path.removeprefix(_ASSETS), start_response)
+            return asset_response(start_response, path.removeprefix(_ASSETS), _SCRIPTS)
         own = path == "/" or path.startswith((_STUDY, _STATE))
         try:
             if own or path.startswith("/api/studies"):
@@ -170,15 +127,14 @@ class Pages:
             if path.startswith(_STATE):
                 return self._state(path.removeprefix(_STATE), environ, start_response)
             if path == "/":
-                return html_response(start_response, _OK, self._list())
-            return html_response(start_response, _OK, self._page(path.removeprefix(_STUDY)))
+                return html_response(start_response, OK, self._list())
+            return html_response(start_response, OK, self._page(path.removeprefix(_STUDY)))
         except PhazeError as error:
             # A study of another program has no page of ours.
             absent = isinstance(error, NotFoundError | InputError)
-            status = _NOT_FOUND if absent else _WRONG
+            status = NOT_FOUND if absent else WRONG
             if path.startswith(_STATE):
-                start_response(status, [("Content-Type", _JSON)])
-                return [to_json({"reason": str(error)})]
+                return json_response(start_response, status, {"reason": str(error)})
             return html_response(start_response, status, problem_page(str(error)))
 
     def _forget_deleted(self) -> None:
@@ -219,12 +175,11 @@ class Pages:
         key = _key(study, counts)
         known = parse_qs(str(environ.get("QUERY_STRING", ""))).get("key", [""])[0]
         running = bool(counts.running)
-        body = to_json({"key": key, "running": running})
+        state: object = {"key": key, "running": running}
         if known != key:
             with database_errors(self._given.shown):
-                body = self._shown(study, lambda view: study_state(view, key))
-        start_response(_OK, [("Content-Type", _JSON), ("Cache-Control", "no-store")])
-        return [body]
+                state = self._shown(study, lambda view: study_state(view, key))
+        return json_response(start_response, OK, state)
 
 
 def _key(study: Study, counts: TicketCounts) -> str:
@@ -234,13 +189,3 @@ def _key(study: Study, counts: TicketCounts) -> str:
     # What the end of a run adds to the best design is there once the study is written anew.
     written = publication_mark(study.storage, study.uid)
     return "-".join([*(str(int(part)) for part in parts), str(written)])
-
-
-def _asset(name: str, start_response: Callable[..., Any]) -> Iterable[bytes]:
-    """Answer with a script or the style sheet."""
-    if name not in _ASSET_TYPES:
-        return html_response(start_response, _NOT_FOUND, problem_page("There is no such page."))
-    start_response(
-        _OK, [("Content-Type", _ASSET_TYPES[name]), ("Cache-Control", "private, max-age=3600")]
-    )
-    return [plotly_script() if name == "plotly.js" else asset(name)]

@@ -231,14 +231,14 @@ def _gains_table(gains: Sequence[Gain]) -> RenderableType:
 
 def _fixes_table(fixes: Sequence[Fix]) -> RenderableType:
     """Show the changes that were tried; those that fit come first."""
-    shown = _telling(fixes)[:_MOST_FIXES]
+    shown = told_fixes(fixes)
     table = grid("options", "", ">per batch", "placement", gap=1)
     for fix in shown:
         time_s = fix.time_per_batch_s
         add_row(
             table,
             broken(" ".join(fix.options), _LONGEST_OPTIONS),
-            _verdict(fix),
+            verdict_words(fix),
             "–" if time_s is None else format_seconds(time_s),
             fix.placement or "–",
         )
@@ -247,7 +247,7 @@ def _fixes_table(fixes: Sequence[Fix]) -> RenderableType:
     return section("What was tried to make it fit", table, note)
 
 
-def _verdict(fix: Fix) -> str:
+def verdict_words(fix: Fix) -> str:
     """Say whether the run fits after a change, and by how much it does not."""
     if fix.feasible:
         return "fits"
@@ -256,8 +256,11 @@ def _verdict(fix: Fix) -> str:
     return f"takes {fix.power_w_per_device:.4g} W" if fix.power_w_per_device else "does not fit"
 
 
-def _telling(fixes: Sequence[Fix]) -> list[Fix]:
-    """Leave out combinations that miss by no less memory than a part of them does."""
+def told_fixes(fixes: Sequence[Fix]) -> list[Fix]:
+    """Return the changes that are shown of those that were tried.
+
+    Combinations that miss by no less memory than a part of them does are left out.
+    """
 
     def is_idle(fix: Fix) -> bool:
         return any(
@@ -266,7 +269,7 @@ def _telling(fixes: Sequence[Fix]) -> list[Fix]:
             if not part.feasible
         )
 
-    return [fix for fix in fixes if fix.feasible or not is_idle(fix)]
+    return [fix for fix in fixes if fix.feasible or not is_idle(fix)][:_MOST_FIXES]
 
 
 def _percent(share: float) -> str:

@@ -17,7 +17,11 @@ MOST_POINTS = 1_000
 """Points of a figure, those of all its traces together."""
 
 Figure = dict[str, Any]
-"""A figure as plotly's JSON: ``data`` and ``layout``."""
+"""A figure as plotly's JSON: ``data`` and ``layout``.
+
+``narrow`` has what is different where a page is narrow, for its script: the ``layout`` as far as it
+is, and other ``data``, where it has those.
+"""
 
 # The palette of Okabe and Ito (2008): distinct with any kind of colour blindness.
 BLUE, ORANGE, GREEN, RED = "#0072B2", "#E69F00", "#009E73", "#D55E00"
@@ -87,12 +91,28 @@ def axis(title: str, largest: float = 0.0, **more: Any) -> dict[str, Any]:
     return {**plain, **more}
 
 
+def narrowed(drawn: Figure, data: Sequence[dict[str, Any]] = (), **layout: Any) -> Figure:
+    """Return a figure that is drawn otherwise on a narrow page.
+
+    Parameters
+    ----------
+    drawn
+        The figure.
+    data
+        Other traces; none where they are the same.
+    **layout
+        Entries of the layout, which replace those of the figure there.
+    """
+    own: Figure = {"data": list(data)} if data else {}
+    return {**drawn, "narrow": {**own, "layout": layout}}
+
+
 def titled(drawn: Figure, title: str) -> Figure:
-    """Return a figure with its title, for where nothing else names it."""
+    """Return a figure with its title, for where nothing else names it, and its width is given."""
     layout = drawn["layout"]
     heading = {"text": figure_text(title), "x": 0, "xref": "container", "pad": {"l": 16}}
     margin = {**layout["margin"], "t": layout["margin"]["t"] + 32}
-    return {**drawn, "layout": {**layout, "title": heading, "margin": margin}}
+    return {"data": drawn["data"], "layout": {**layout, "title": heading, "margin": margin}}
 
 
 def figure_text(text: str) -> str:

@@ -29,10 +29,6 @@ from phaze_opt.units import format_bytes, format_seconds
 _LABELS, _WIDTH, _LANE, _GAP, _AXIS = 230, 1_100, 20, 4, 26
 """Pixels: of the names of lanes, of the time, of a lane, between lanes, of the axis."""
 
-_MOST_SLICES = 8_000
-"""Slices of a drawing; shorter neighbours are then drawn as one."""
-
-_MOST_LANES = 200
 _LETTER = 6.6
 _TICKS = 8
 _S_PER_US = 1e-6
@@ -61,6 +57,22 @@ _WORDS = {
 }
 _WHITE_TEXT = (BLUE, GREEN, RED, "#7A5C3E")
 _SPARE = (YELLOW, GREY)
+
+
+@dataclass(frozen=True)
+class GanttLimits:
+    """How much a drawing shows.
+
+    Attributes
+    ----------
+    slices
+        Most slices of a drawing, about; shorter neighbours are then drawn as one.
+    lanes
+        Most lanes.
+    """
+
+    slices: int = 8_000
+    lanes: int = 200
 
 
 @dataclass
@@ -95,12 +107,25 @@ def gantt_page(events: Iterable[Event], title: str) -> str:
     title
         Of the page.
     """
-    drawings = [_drawing(process) for process in _processes(events) if process.end_s > 0.0]
-    return (
-        templates()
-        .get_template("gantt.html")
-        .render(title=title, drawings=drawings, labels=_LABELS, lane=_LANE, axis=_AXIS)
-    )
+    drawings = [
+        _drawing(process, GanttLimits()) for process in _processes(events) if process.end_s > 0.0
+    ]
+    return templates().get_template("gantt.html").render(title=title, drawings=drawings)
+
+
+def gantt_fragment(events: Iterable[Event], most: GanttLimits) -> str:
+    """Draw events as `gantt_page` does, as a part of another page.
+
+    Parameters
+    ----------
+    events
+        As for `gantt_page`.
+    most
+        How much is drawn.
+    """
+    parts: Any = templates().get_template("gantt_drawing.html").module
+    drawings = (_drawing(each, most) for each in _processes(events) if each.end_s > 0.0)
+    return "".join(str(parts.gantt(drawing)) for drawing in drawings)
 
 
 def _processes(events: Iterable[Event]) -> list[_Process]:
@@ -120,12 +145,12 @@ def _processes(events: Iterable[Event]) -> list[_Process]:
     return list(processes.values())
 
 
-def _drawing(process: _Process) -> dict[str, Any]:
+def _drawing(process: _Process, most: GanttLimits) -> dict[str, Any]:
     """Return a process as the template draws it; positions are in pixels."""
     end_s = process.end_s
     lanes = [lane for lane in process.lanes.values() if lane.slices]
-    shown = thinned(lanes, _MOST_LANES)
-    least = max(0.6, _WIDTH * len(shown) / _MOST_SLICES)
+    shown = thinned(lanes, most.lanes)
+    least = max(0.6, _WIDTH * len(shown) / most.slices)
     used = {_kind(event) for lane in shown for event in lane.slices}
     kinds = [kind for kind in _COLOURS if kind in used] + sorted(used - set(_COLOURS))
     return {
@@ -144,6 +169,9 @@ def _drawing(process: _Process) -> dict[str, Any]:
             for place, lane in enumerate(shown)
         ],
         "hidden": len(lanes) - len(shown),
+        "labels": _LABELS,
+        "lane": _LANE,
+        "axis": _AXIS,
     }
 
 

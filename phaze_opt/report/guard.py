@@ -41,7 +41,7 @@ _LONGEST_TARGET = 8_192
 _JSON = "application/json"
 _AUTHORITY = re.compile(r"(\[[0-9a-f:.]+\]|[a-z0-9._-]+)(?::([0-9]{1,5}))?", re.IGNORECASE)
 
-_POLICY = "Content-Security-Policy"
+CONTENT_POLICY = "Content-Security-Policy"
 _NO_FRAMES = "frame-ancestors 'none'"
 _ARTIFACT_POLICY = "sandbox; default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 """An artifact may be any file that someone uploaded; opened as a page it may do nothing."""
@@ -249,32 +249,15 @@ def _is_loopback(host: str) -> bool:
 
 def _safe_headers(headers: Headers, path: str) -> Headers:
     """Add what a browser must not do with an answer."""
-    kept = [pair for pair in headers if pair[0].lower() not in (*_NOT_SENT, _POLICY.lower())]
-    policies = [value for name, value in headers if name.lower() == _POLICY.lower()]
+    kept = [pair for pair in headers if pair[0].lower() not in (*_NOT_SENT, CONTENT_POLICY.lower())]
+    policies = [value for name, value in headers if name.lower() == CONTENT_POLICY.lower()]
     if path.startswith("/artifacts/"):
         policies.append(_ARTIFACT_POLICY)
     policy = ";".join([*(policy.rstrip("; ") for policy in policies), _NO_FRAMES])
     return [
         *kept,
-        (_POLICY, policy),
+        (CONTENT_POLICY, policy),
         ("X-Content-Type-Options", "nosniff"),
         ("X-Frame-Options", "DENY"),
         ("Referrer-Policy", "same-origin"),
     ]
-
-
-def html_response(start_response: Callable[..., Any], status: str, page: str) -> list[bytes]:
-    """Answer with a page of ours, which loads only what this server serves."""
-    policy = (
-        "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; "
-        "img-src 'self' data: blob:; connect-src 'self'; base-uri 'none'; form-action 'none'"
-    )
-    start_response(
-        status,
-        [
-            ("Content-Type", "text/html; charset=utf-8"),
-            ("Cache-Control", "no-store"),
-            (_POLICY, policy),
-        ],
-    )
-    return [page.encode()]

@@ -29,6 +29,13 @@ from phaze_opt.study.study import load_study
 
 _View = Callable[..., Any]
 
+_PAGES = "/dashboard"
+_OF_FILE = ("content-length", "last-modified", "etag", "accept-ranges")
+_STYLE = (
+    b"<style>main .MuiTypography-body1 { white-space: normal; overflow-wrap: anywhere; "
+    b"flex-shrink: 0 }</style>"
+)
+
 
 class RankedTrials(RunningTrials):
     """Storage in which the order of designs chooses the best of equally fast trials."""
@@ -68,9 +75,34 @@ def optuna_pages(trials: RankedTrials, files: DatabaseArtifacts) -> WsgiApplicat
     def answer(environ: dict[str, Any], start_response: Callable[..., Any]) -> Any:
         # Its pages ask for this header, which only browsers always send.
         environ.setdefault("HTTP_ACCEPT_ENCODING", "")
+        if str(environ.get("PATH_INFO", "")).startswith(_PAGES):
+            return _with_style(pages, environ, start_response)
         return pages(environ, start_response)
 
     return answer
+
+
+def _with_style(
+    pages: WsgiApplication, environ: dict[str, Any], start_response: Callable[..., Any]
+) -> list[bytes]:
+    """Answer with a page in which long attributes of a trial are broken into lines.
+
+    It writes an attribute on one line, and the page is then as wide as the longest of them.
+    """
+    started: list[Any] = []
+    # Whether it is the page that the browser has already, only its file would say.
+    asked = {name: value for name, value in environ.items() if not name.startswith("HTTP_IF_")}
+    parts = pages(asked, lambda *start: started.append(start))
+    body = b"".join(parts)
+    close = getattr(parts, "close", None)
+    if close is not None:
+        close()
+    status, headers, *_ = started[-1]
+    if environ["REQUEST_METHOD"] != "HEAD":
+        body = body.replace(b"</head>", _STYLE + b"</head>", 1)
+    left = [pair for pair in headers if pair[0].lower() not in _OF_FILE]
+    start_response(status, [*left, ("Content-Length", str(len(body)))])
+    return [body]
 
 
 def _answering(callback: _View) -> _View:

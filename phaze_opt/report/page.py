@@ -76,7 +76,7 @@ def plot_page(view: StudyView, kind: PlotKind) -> str:
             kind=kind,
             title=TITLES[kind],
             note=NOTES[kind],
-            state=_json({"figures": {kind: plot(view, kind)}}),
+            state=page_json({"figures": {kind: plot(view, kind)}}),
             **_inside(),
         )
     )
@@ -100,7 +100,7 @@ def image_page(figure: Figure, file_format: str, width: int) -> str:
         "height": figure["layout"]["height"],
         "scale": 2 if file_format == "png" else 1,
     }
-    state = _json({"figure": figure, "picture": picture})
+    state = page_json({"figure": figure, "picture": picture})
     template = templates().get_template("image.html")
     return template.render(state=state, plotly=_inside()["plotly"])
 
@@ -109,12 +109,13 @@ def _inside() -> dict[str, Markup]:
     """Return what a page holds that loads nothing: style, script, and plotly."""
     return {
         "style": Markup(asset("page.css").decode()),
+        "figures": Markup(asset("figures.js").decode()),
         "script": Markup(asset("page.js").decode()),
         "plotly": Markup(plotly_script().decode()),
     }
 
 
-def _json(value: object) -> Markup:
+def page_json(value: object) -> Markup:
     """Write JSON in which nothing ends the element that holds it."""
     return Markup(to_json(value).decode().replace("<", "\\u003c"))
 
@@ -160,5 +161,5 @@ def _study_template(view: StudyView, state: Mapping[str, Any], **more: Any) -> s
     """Fill the template that the page and the report share."""
     template = templates().get_template("study.html")
     return template.render(
-        view=view, state=_json(state), kinds=PLOT_KINDS, titles=TITLES, notes=NOTES, **more
+        view=view, state=page_json(state), kinds=PLOT_KINDS, titles=TITLES, notes=NOTES, **more
     )

@@ -139,11 +139,11 @@ def _evaluate_command(best: BestDesign, chip: str) -> str | None:
     given |= {"--placement": spec.placement} if spec.placement != "solve" else {}
     # No name that a command takes holds a control character; one in a damaged row ends no line.
     words = [f"{option} {shlex.quote(printable(str(value)))}" for option, value in given.items()]
-    return _broken(["phaze-opt evaluate", *words, *stated])
+    return broken_command(["phaze-opt evaluate", *words, *stated])
 
 
-def _broken(words: Sequence[str]) -> str:
-    """Join the options of a command, on lines that a shell joins again."""
+def broken_command(words: Sequence[str]) -> str:
+    """Join the program and the options of a command, on lines that a shell joins again."""
     lines = [""]
     for word in words:
         if lines[-1] and len(lines[-1]) + len(word) > _LINE:

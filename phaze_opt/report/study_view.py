@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from phaze_opt.choices import AreaModel
 from phaze_opt.evaluation import Evaluation
-from phaze_opt.report.certified import CertifiedAnswer, certified_answer
+from phaze_opt.report.certified import CertifiedAnswer, ProvenFront, certified_answer, proven_front
 from phaze_opt.report.compared_designs import ComparedDesign, compared_designs
 from phaze_opt.report.design_columns import SearchedColumns
 from phaze_opt.report.reproducing import reproduce_commands, study_file
@@ -104,6 +104,8 @@ class StudyView:
         What is said of a trial where the pointer is, by number, as far as it was asked for.
     headers, trials
         Columns of numbers and words with their units, and the trials, the best first.
+    certificate, front
+        What is proven of the whole space.
     steps
         What one step from the best design brings on each axis.
     """
@@ -126,6 +128,7 @@ class StudyView:
     headers: tuple[str, ...]
     trials: tuple[TrialLine, ...]
     certificate: CertifiedAnswer | None
+    front: ProvenFront | None
     steps: tuple[DesignStep, ...]
 
     @property
@@ -142,6 +145,7 @@ class _OfTheBest:
     binding: tuple[Fact, ...]
     files: tuple[tuple[str, str], ...]
     certificate: CertifiedAnswer | None
+    front: ProvenFront | None
     steps: tuple[DesignStep, ...]
 
 
@@ -252,6 +256,7 @@ def _of_the_best(study: Study, summary: StudySummary, *, evaluate: bool) -> _OfT
         binding=() if best is None else tuple(_binding(best)),
         files=() if best is None else tuple(_files(study, best.number)),
         certificate=certificate,
+        front=proven_front(study),
         steps=() if best is None else _steps(study, best, evaluate=evaluate),
     )
 

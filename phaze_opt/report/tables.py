@@ -18,20 +18,10 @@ from phaze_opt.passes.layers import LayerEvaluation
 from phaze_opt.placement.placement_problem import Placement
 from phaze_opt.report.layout import add_row, grid, pairs, section, sentence, shortened
 from phaze_opt.report.words import (
-    area_words,
-    batch_time_words,
-    binding_words,
-    device_words,
+    evaluation_facts,
     kind_words,
-    memory_words,
-    mfu_words,
-    microbatch_words,
     neighbour_words,
-    padding_words,
-    placement_words,
-    power_words,
-    proof_words,
-    rate_words,
+    placement_facts,
 )
 from phaze_opt.units import format_bytes, format_count, format_number, format_seconds
 from phaze_opt.workload.graph import Workload
@@ -53,7 +43,10 @@ def evaluation_tables(evaluation: Evaluation, title: str = "") -> RenderableType
         Names the point, on one line.
     """
     parts: list[RenderableType] = [sentence(title, style="bold")] if title else []
-    parts += [_head_table(evaluation), section("Layers", _layer_table(evaluation.layers))]
+    parts += [
+        _head_table(evaluation_facts(evaluation)),
+        section("Layers", _layer_table(evaluation.layers)),
+    ]
     if evaluation.placement is not None and evaluation.time_per_batch_s is not None:
         parts += [
             section("Stages", _stage_table(evaluation.placement)),
@@ -67,43 +60,18 @@ def evaluation_tables(evaluation: Evaluation, title: str = "") -> RenderableType
 
 def placement_tables(placement: Placement) -> RenderableType:
     """Show the degrees of a placement and its stages."""
-    head = pairs()
-    _add_placement(head, placement)
+    head = _head_table(placement_facts(placement))
     add_row(head, "schedule", placement.pipeline_schedule)
     add_row(head, "time per batch", format_seconds(placement.time_per_batch_s))
     return Group(head, section("Stages", _stage_table(placement)))
 
 
-def _head_table(evaluation: Evaluation) -> Table:
-    """Show the numbers of the whole run, or why there are none."""
+def _head_table(facts: Iterable[tuple[str, str]]) -> Table:
+    """Show facts by their names."""
     head = pairs()
-    placement, time_s = evaluation.placement, evaluation.time_per_batch_s
-    if placement is None or time_s is None:
-        add_row(head, "infeasible", str(evaluation.reason))
-    else:
-        speed = format_number(evaluation.throughput_samples_per_s)
-        add_row(head, "throughput", f"{speed} samples/s")
-        add_row(head, "time per batch", batch_time_words(evaluation))
-        add_row(head, "per device", rate_words(evaluation))
-        add_row(head, "MFU", mfu_words(evaluation))
-        _add_placement(head, placement)
-        add_row(head, "devices", device_words(placement, evaluation.unused_devices))
-        add_row(head, "memory", memory_words(placement))
-        if evaluation.padding_samples:
-            add_row(head, "padding", padding_words(evaluation.padding_samples))
-        add_row(head, "power", power_words(evaluation))
-    add_row(head, "area", area_words(evaluation))
-    add_row(head, "bound by", binding_words(evaluation))
+    for name, words in facts:
+        add_row(head, name, words)
     return head
-
-
-def _add_placement(head: Table, placement: Placement) -> None:
-    """Show the degrees of a placement, and what is proven of it."""
-    add_row(head, "placement", placement_words(placement))
-    proof = proof_words(placement)
-    if proof is not None:
-        add_row(head, "proof", proof)
-    add_row(head, "microbatches", microbatch_words(placement))
 
 
 def _layer_table(layers: Iterable[LayerEvaluation]) -> Table:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from phaze_opt.report.design_columns import SearchedColumns
 from phaze_opt.report.study_words import trial_state_words
+from phaze_opt.report.ties import Tie, ties
 from phaze_opt.study.trial_book import TrialBook
 
 _LATEST = 20
@@ -21,6 +22,8 @@ class TrialLine:
         Number of later trials of the same design, which have no line of their own.
     reason
         Why it is not feasible.
+    tie
+        Its place among designs that are as good.
     """
 
     number: int
@@ -29,6 +32,7 @@ class TrialLine:
     kind: str
     cells: tuple[str, ...]
     reason: str
+    tie: Tie
 
 
 def trial_lines(book: TrialBook, columns: SearchedColumns, most: int) -> list[TrialLine]:
@@ -41,6 +45,11 @@ def trial_lines(book: TrialBook, columns: SearchedColumns, most: int) -> list[Tr
     rest.sort(key=lambda trial: -trial.number)
     again = {number: book.designs[design] - 1 for _, number, design in best}
     shown = book.trials(again)
+    lines = [*shown, *rest[:more]]
+    values = [
+        None if trial.rank is None or trial.metrics is None else trial.metrics.values
+        for trial in lines
+    ]
     return [
         TrialLine(
             trial.number,
@@ -49,6 +58,7 @@ def trial_lines(book: TrialBook, columns: SearchedColumns, most: int) -> list[Tr
             trial.kind,
             tuple(columns.cells(trial.point, trial.metrics)),
             (trial.metrics.reason or "") if trial.metrics is not None else "",
+            tie,
         )
-        for trial in [*shown, *rest[:more]]
+        for trial, tie in zip(lines, ties(values), strict=True)
     ]

@@ -138,6 +138,38 @@ def padding_words(padding_samples: int) -> str:
     )
 
 
+def evaluation_facts(evaluation: Evaluation) -> list[tuple[str, str]]:
+    """Say all that is to be said of a whole run, or why there is nothing: names and sentences."""
+    placement = evaluation.placement
+    if placement is None or evaluation.time_per_batch_s is None:
+        facts = [("infeasible", str(evaluation.reason))]
+    else:
+        speed = format_number(evaluation.throughput_samples_per_s)
+        facts = [
+            ("throughput", f"{speed} samples/s"),
+            ("time per batch", batch_time_words(evaluation)),
+            ("per device", rate_words(evaluation)),
+            ("MFU", mfu_words(evaluation)),
+            *placement_facts(placement),
+            ("devices", device_words(placement, evaluation.unused_devices)),
+            ("memory", memory_words(placement)),
+        ]
+        if evaluation.padding_samples:
+            facts.append(("padding", padding_words(evaluation.padding_samples)))
+        facts.append(("power", power_words(evaluation)))
+    return [*facts, ("area", area_words(evaluation)), ("bound by", binding_words(evaluation))]
+
+
+def placement_facts(placement: Placement) -> list[tuple[str, str]]:
+    """Say which degrees a placement has, and what is proven of it."""
+    proof = proof_words(placement)
+    return [
+        ("placement", placement_words(placement)),
+        *([] if proof is None else [("proof", proof)]),
+        ("microbatches", microbatch_words(placement)),
+    ]
+
+
 def batch_time_words(evaluation: Evaluation) -> str:
     """Say how long a batch takes, and by how much chips of the same name may differ from that."""
     central_s, span_s = evaluation.time_per_batch_s, evaluation.time_per_batch_range_s

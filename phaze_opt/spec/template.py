@@ -8,7 +8,7 @@ from phaze_opt.choices import AreaModel
 from phaze_opt.codec import toml_value
 from phaze_opt.errors import InputError
 from phaze_opt.hardware.accelerator import Accelerator
-from phaze_opt.hardware.fields import in_units
+from phaze_opt.hardware.fields import field_of, in_units
 from phaze_opt.hardware.presets import load_accelerator
 from phaze_opt.workload.zoo import tensor_degrees
 
@@ -72,7 +72,10 @@ def spec_text(
     return "\n".join(
         [
             *lines,
-            *_sizes(chip, area_model),
+            *(
+                _line(f"{name} = {values}", _SIZES[field_of(name)])
+                for name, values in sizes_around(chip, area_model)
+            ),
             _line("microbatch = { min = 1, max = 8 }", "samples per pipeline step"),
             _line('recompute = ["none", "full"]', "what runs again before the backward"),
             _line("zero = { solve = [0, 1] }", "ZeRO stage, the best in every evaluation"),
@@ -90,9 +93,12 @@ def spec_text(
     )
 
 
-def _sizes(chip: Accelerator, area_model: AreaModel) -> Iterator[str]:
-    """Write an axis for each size of a chip: half of it, itself and twice as much."""
-    for field, meaning in _SIZES.items():
+def sizes_around(chip: Accelerator, area_model: AreaModel) -> Iterator[tuple[str, list[float]]]:
+    """Yield the name of each size of a chip that an area model charges for, and values around it.
+
+    The values are half of it (of whole numbers an even one only), itself and twice as much.
+    """
+    for field in _SIZES:
         if field == "hbm_bytes_per_s" and area_model == "phaze-22nm":
             continue
         shown, value = in_units(field, getattr(chip, field)) or (field, getattr(chip, field))
@@ -101,7 +107,7 @@ def _sizes(chip: Accelerator, area_model: AreaModel) -> Iterator[str]:
             around = [int(value), 2 * int(value)]
             # An odd number of cores has no half.
             around[:0] = [int(value) // 2] if value % 2 == 0 else []
-        yield _line(f"{shown} = {around}", meaning)
+        yield shown, around
 
 
 def _line(statement: str, meaning: str) -> str:

@@ -14,8 +14,9 @@ from typing import Annotated, Any
 import optuna
 
 from phaze_opt.checked import Named, check_fields, checked
+from phaze_opt.choices import PlotKind
 from phaze_opt.errors import ConflictError, InputError, NotFoundError
-from phaze_opt.printing import PrintsAsTables
+from phaze_opt.printing import DrawsPlots, PrintsAsTables
 from phaze_opt.spec.freezing import freeze
 from phaze_opt.spec.frozen import ResolvedStudy, current_version, documents_of
 from phaze_opt.spec.study_spec import StudySpec, check_study_name, read_spec
@@ -39,7 +40,7 @@ _CREATION_S = 5.0
 
 
 @dataclass(repr=False)
-class Study(StoredStudy, PrintsAsTables):
+class Study(StoredStudy, PrintsAsTables, DrawsPlots):
     """A study in a database, from `create_study` or `load_study`; prints as its state.
 
     Attributes
@@ -143,6 +144,22 @@ class Study(StoredStudy, PrintsAsTables):
                 "trials without it."
             ) from None
         return pandas.DataFrame.from_records(map(trial_to_json_dict, self.each_trial()))
+
+    def plot(self, kind: PlotKind = "history") -> Any:
+        """Draw it as its page does, as a ``plotly.graph_objects.Figure`` that a notebook shows.
+
+        Parameters
+        ----------
+        kind
+            ``history``, ``area``, ``parallel``, ``breakdown`` or ``importance``, as
+            ``phaze-opt plot`` takes it.
+
+        Raises
+        ------
+        InputError
+            If there is no such plot.
+        """
+        return self._drawn(kind)
 
     def baselines(self) -> list[BaselineResult]:
         """Return the evaluated baselines, each at its best."""

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from phaze_opt.bounds.study_bounds import bounded_rate
+from phaze_opt.errors import InputError
 from phaze_opt.spec.objectives import OBJECTIVES
 from phaze_opt.store.enumerations import BoundStore
 from phaze_opt.study.study import Study
@@ -72,6 +74,25 @@ def front_of_study(
     front = Front(names, result, time.monotonic() - started_s, study.resolved.cost_model_version)
     keep_answer(study.storage, study.resolved, SpaceAnswer(names, bounds, front))
     return front
+
+
+def stored_front(study: Study) -> Front | None:
+    """Return the front of a study's whole space, where one is stored; a damaged one counts as none.
+
+    Of several that over the fewest objectives: without the energy per sample.
+    """
+    for energy in (False, True):
+        names = front_objectives(study.resolved.spec, energy=energy)
+        for bounds in (True, False):
+            with suppress(InputError):
+                what = f"stored front of the study {study.name!r}"
+                stored = find_answer(study.storage, study.resolved, names, bounds, what)
+                if (
+                    isinstance(stored, Front)
+                    and stored.version == study.resolved.cost_model_version
+                ):
+                    return stored
+    return None
 
 
 def front_to_json_dict(study: Study, front: Front) -> dict[str, Any]:

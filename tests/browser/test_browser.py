@@ -160,13 +160,51 @@ def test_our_page_shows_plots_and_sorts(browser: Chrome, served: Served) -> None
         assert TITLES[kind] in text_of(browser, "main")
     headers = browser.find_elements(By.CSS_SELECTOR, "#trials th")
     headers[0].click()
-    cells = browser.find_elements(By.CSS_SELECTOR, "#trials tbody td:first-child")
+    cells = browser.find_elements(By.CSS_SELECTOR, "#trials tbody tr:not([hidden]) td:first-child")
     numbers = [int(cell.text) for cell in cells]
     assert numbers == sorted(numbers)
     files = browser.find_elements(By.CSS_SELECTOR, ".files a")
     assert {"breakdown.csv", "pipeline.html", "schedules.html"} <= {one.text for one in files}
     assert all(url.startswith((served.base, "data:", "blob:")) for url in requests(browser))
     assert complaints(browser) == []
+
+
+def test_a_trial_is_selected_in_all_plots_and_in_the_table(browser: Chrome, served: Served) -> None:
+    """A click on its line marks it wherever it is drawn, and another click takes that back."""
+    browser.get(served.address)
+    wait_for(lambda: drawn(browser, "parallel"))
+    row = browser.find_element(By.CSS_SELECTOR, "#trials tbody tr:not([hidden]) td:nth-child(4)")
+    marked = """return [...document.querySelectorAll('.figure')].filter((place) =>
+        place.data?.some((trace) => trace.uid === 'selected')).map((place) => place.id)"""
+    assert browser.execute_script(marked) == []
+    row.click()
+    of_trials = ["plot-history", "plot-area", "plot-parallel"]
+    wait_for(lambda: browser.execute_script(marked) == of_trials)
+    assert len(browser.find_elements(By.CSS_SELECTOR, "#trials tr.selected")) == 1
+    row.click()
+    wait_for(lambda: browser.execute_script(marked) == [])
+    assert complaints(browser) == []
+
+
+def test_nothing_is_cut_off_on_a_telephone(browser: Chrome, served: Served) -> None:
+    """At 420 pixels the page is no wider than the screen, and no table scrolls sideways."""
+    size = {"width": 420, "height": 900, "deviceScaleFactor": 1, "mobile": False}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    try:
+        browser.get(served.address)
+        wait_for(lambda: drawn(browser, "importance"))
+        wide = """return [document.documentElement, ...document.querySelectorAll('.wide')].filter(
+            (one) => one.scrollWidth > Math.min(420, one.clientWidth)).map((one) => one.tagName)"""
+        assert browser.execute_script(wide) == []
+        overlapping = """
+            const boxes = [...document.querySelectorAll('#plot-importance .annotation')]
+                .map((one) => one.getBoundingClientRect());
+            return boxes.filter((a, at) => boxes.some((b, other) => other > at &&
+                a.left < b.right && b.left < a.right && a.top < b.bottom && b.top < a.bottom)
+            ).length"""
+        assert browser.execute_script(overlapping) == 0
+    finally:
+        browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
 
 
 def test_timelines_open_in_their_sandbox(browser: Chrome, served: Served) -> None:
@@ -193,6 +231,9 @@ def test_optunas_pages_show_note_plots_and_best(browser: Chrome, served: Served)
     browser.get(f"{served.optuna}/trials?numbers={best.number}")
     wait_for(lambda: "the best so far" in text_of(browser, "body"))
     wait_for(lambda: "breakdown.csv" in text_of(browser, "body"))
+    # Its attributes are longer than any screen is wide.
+    wide = "return document.documentElement.scrollWidth - document.documentElement.clientWidth"
+    assert browser.execute_script(wide) == 0
 
 
 def test_a_report_opens_without_a_network(browser: Chrome, served: Served, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from phaze_opt.report.dashboard import DashboardServer
+from phaze_opt.report.server import PageServer
 from tests.cli.conftest import Phaze
 
 
@@ -16,10 +16,10 @@ from tests.cli.conftest import Phaze
 def served(phaze: Phaze, small_study: Path, monkeypatch: pytest.MonkeyPatch) -> Phaze:
     """Create a study; a dashboard ends as if by Ctrl-C as soon as it serves."""
 
-    def interrupted(server: DashboardServer, poll_interval: float = 0.5) -> None:
+    def interrupted(server: PageServer, poll_interval: float = 0.5) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(DashboardServer, "serve_forever", interrupted)
+    monkeypatch.setattr(PageServer, "serve_forever", interrupted)
     phaze("study", "create", str(small_study))
     return phaze
 

@@ -313,6 +313,26 @@ def test_strangers_are_refused(study: Study, ask: Ask) -> None:
     assert len(study.trials()) == 30
 
 
+def test_optunas_page_breaks_long_attributes(ask: Ask) -> None:
+    """Its style comes along with the page, whole, whatever a browser has of it already."""
+    code, page = ask("/dashboard/studies/1/trials")
+    assert code == 200 and b"overflow-wrap: anywhere" in page
+    assert page.rstrip().endswith(b"</html>")
+
+
+def test_an_address_is_free_again_at_once(study: Study) -> None:
+    """A dashboard that was ended begins anew where a browser was connected."""
+    server = make_server(study.storage, "127.0.0.1", 0)
+    port = server.server_port
+    threading.Thread(target=server.handle_request, daemon=True).start()
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+    connection.request("GET", "/phaze/page.js")
+    connection.getresponse().read()
+    server.server_close()
+    make_server(study.storage, "127.0.0.1", port).server_close()
+    connection.close()
+
+
 LARGEST = ("2147483648", "99999999999999999999999999", "9" * 5000)
 
 

@@ -10,6 +10,7 @@ from phaze_opt.report.compared_designs import ComparedDesign
 from phaze_opt.report.figure_style import (
     BLUE,
     DARK,
+    GREEN,
     RED,
     Figure,
     axis,
@@ -42,7 +43,9 @@ def area(view: StudyView) -> Figure:
     front = view.book.trials(thinned(_area_front(view), MOST_ON_LINE))
     limit_mm2 = view.summary.resolved.area_limit_mm2
     marks = _reference_marks(view)
+    proven = _proven_front(view)
     values = [max(view.book.values), *(mark["y"][0] for mark in marks)]
+    values += [value for trace in proven for value in trace["y"]]
     traces = [
         dots(view, shown, list(map(_area_mm2, shown))),
         {
@@ -52,10 +55,12 @@ def area(view: StudyView) -> Figure:
             "x": [_area_mm2(trial) for trial in front],
             "y": [first_value(trial) for trial in front],
             "text": [hover(view, trial) for trial in front],
+            "customdata": [trial.number for trial in front],
             "hovertemplate": "%{text}<extra></extra>",
             "line": {"color": BLUE, "width": 2, "shape": "hv"},
             "marker": {"color": BLUE, "size": 6},
         },
+        *proven,
         *marks,
         {
             "type": "scatter",
@@ -88,6 +93,26 @@ def _area_front(view: StudyView) -> list[int]:
     least = np.minimum.accumulate(costs[order])
     better = np.concatenate(([True], least[1:] < least[:-1]))
     return [view.book.numbers[place] for place in order[better]]
+
+
+def _proven_front(view: StudyView) -> list[dict[str, Any]]:
+    """Draw the proven front of the space, where one of value and area is stored."""
+    names = (view.summary.resolved.spec.objectives[0], "area")
+    if view.front is None or view.front.front.objectives != names:
+        return []
+    ends = sorted((each.values[1], each.values[0]) for each in view.front.front.found.designs)
+    shown = thinned(ends, MOST_ON_LINE)
+    return [
+        {
+            "type": "scatter",
+            "mode": "lines",
+            "name": "proven front",
+            "x": [area_mm2 for area_mm2, _ in shown],
+            "y": [value for _, value in shown],
+            "line": {"color": GREEN, "width": 2, "dash": "dash", "shape": "hv"},
+            "hovertemplate": "proven front: %{y:,.5~g} at %{x:,.1f} mm²<extra></extra>",
+        }
+    ]
 
 
 def _reference_marks(view: StudyView) -> list[dict[str, Any]]:

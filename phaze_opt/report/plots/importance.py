@@ -14,6 +14,7 @@ from phaze_opt.report.figure_style import (
     empty_figure,
     figure,
     figure_text,
+    narrowed,
 )
 from phaze_opt.report.plots.marks import broken_lines
 from phaze_opt.report.study_view import StudyView
@@ -69,15 +70,41 @@ def importance(view: StudyView) -> Figure:
         "hovertemplate": "%{hovertext}<extra></extra>",
     }
     name = best.spec.objective_kinds[0].name.replace("_", " ")
-    return figure(
+    y = axis("", ticks="", gridcolor="#FFFFFF", type="category")
+    made = figure(
         [trace],
         axis(f"change of the {name} [%]", width, range=_range(min(known), max(known), width)),
-        axis("", ticks="", gridcolor="#FFFFFF", type="category"),
+        y,
         height=110 + 24 * len(bars),
         margin={"l": 80, "r": 24, "t": 32, "b": 56},
         bargap=0.3,
         annotations=[_label(bar) for bar in bars],
     )
+    # Without room at the left, words stand above their bars.
+    return narrowed(
+        made,
+        yaxis={**y, "showticklabels": False},
+        xaxis=axis(f"change of the {name} [%]", width, nticks=5),
+        height=110 + 46 * len(bars),
+        margin={"l": 16, "r": 16, "t": 40, "b": 56},
+        bargap=0.65,
+        annotations=[_heading(bar) for bar in bars],
+    )
+
+
+def _heading(bar: _Bar) -> dict[str, object]:
+    """Write the step and its value above a bar, at the left end of the plot."""
+    colour = GREY if bar.percent is None else "#222222"
+    return {
+        "xref": "paper",
+        "x": 0,
+        "y": bar.label,
+        "text": f"{bar.label}: {figure_text(bar.text)}",
+        "showarrow": False,
+        "xanchor": "left",
+        "yshift": 17,
+        "font": {"size": 11, "color": colour},
+    }
 
 
 def _range(low: float, high: float, width: float) -> list[float]:

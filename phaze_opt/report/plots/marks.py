@@ -53,6 +53,7 @@ def dots(view: StudyView, trials: Sequence[TrialRecord], x: Sequence[float]) -> 
         "x": list(x),
         "y": [first_value(trial) for trial in trials],
         "text": [hover(view, trial) for trial in trials],
+        "customdata": [trial.number for trial in trials],
         "hovertemplate": "%{text}<extra></extra>",
         "marker": {"color": "#777777", "size": 6, "opacity": 0.55},
     }

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from phaze_opt.report.figure_style import RED, Figure, axis, empty_figure, figure, figure_text
+from phaze_opt.report.figure_style import (
+    RED,
+    Figure,
+    axis,
+    empty_figure,
+    figure,
+    figure_text,
+    narrowed,
+)
 from phaze_opt.report.plots.marks import first_value, hover
 from phaze_opt.report.study_view import StudyView
 from phaze_opt.report.study_words import value_header
@@ -17,6 +25,9 @@ from phaze_opt.study.trials import TrialRecord
 from phaze_opt.units import format_number
 
 _SHOWN_DESIGNS = 20
+
+_ROW, _MOST_IN_ROW = 62, 6
+"""Of axes that lie flat, where a page is narrow: pixels of each, and values that it names."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +59,7 @@ def parallel(view: StudyView) -> Figure:
     columns = [_column(name, spec.space.values_of(name), points) for name in names]
     columns.append(_value_column(value_header(spec, 0), designs))
     lines = [
-        _line(place, [column.heights[place] for column in columns], hover(view, trial))
+        _line(place, trial, [column.heights[place] for column in columns], hover(view, trial))
         for place, trial in enumerate(designs)
     ]
     x = axis(
@@ -69,10 +80,62 @@ def parallel(view: StudyView) -> Figure:
         for height, text in column.labels.items()
     ]
     # The best is drawn last, above the others.
-    return figure(lines[::-1], x, y, annotations=notes, margin=margin, showlegend=False)
+    made = figure(lines[::-1], x, y, annotations=notes, margin=margin, showlegend=False)
+    rows = [
+        note
+        for place, column in enumerate(columns)
+        for note in (_row_title(place, column.title), *_row_labels(place, column.labels))
+    ]
+    return narrowed(
+        made,
+        data=[{**line, "x": line["y"], "y": line["x"]} for line in made["data"]],
+        xaxis={"visible": False, "range": [-0.06, 1.06]},
+        yaxis=axis(
+            "",
+            range=[len(columns) - 0.4, -0.6],
+            tickvals=x["tickvals"],
+            showticklabels=False,
+            ticks="",
+            gridcolor="#BBBBBB",
+        ),
+        margin={"l": 12, "r": 12, "t": 36, "b": 12},
+        height=60 + _ROW * len(columns),
+        annotations=rows,
+    )
 
 
-def _line(place: int, heights: list[float], words: str) -> dict[str, Any]:
+def _row_title(place: int, title: str) -> dict[str, Any]:
+    """Write the name of an axis that lies flat, above it."""
+    return {
+        "xref": "paper",
+        "x": 0,
+        "y": place,
+        "text": f"<b>{figure_text(title)}</b>",
+        "showarrow": False,
+        "xanchor": "left",
+        "yshift": 20,
+        "font": {"size": 12},
+        "bgcolor": "rgba(255,255,255,0.8)",
+    }
+
+
+def _row_labels(place: int, labels: Mapping[float, str]) -> Iterator[dict[str, Any]]:
+    """Write some values below an axis that lies flat."""
+    step = -(-len(labels) // _MOST_IN_ROW)
+    for height, text in sorted(labels.items())[::step]:
+        yield {
+            "x": height,
+            "y": place,
+            "text": figure_text(text),
+            "showarrow": False,
+            "xanchor": "right" if height > 0.9 else "left" if height < 0.1 else "center",
+            "yshift": -14,
+            "bgcolor": "rgba(255,255,255,0.8)",
+            "font": {"size": 11},
+        }
+
+
+def _line(place: int, trial: TrialRecord, heights: list[float], words: str) -> dict[str, Any]:
     """Draw one design, the best one red; ``place`` counts from 0."""
     return {
         "type": "scatter",
@@ -82,6 +145,7 @@ def _line(place: int, heights: list[float], words: str) -> dict[str, Any]:
         "x": list(range(len(heights))),
         "y": heights,
         "text": [f"place {place + 1}, {words}"] * len(heights),
+        "customdata": [trial.number] * len(heights),
         "hovertemplate": "%{text}<extra></extra>",
         "line": {
             "color": RED if place == 0 else _shade(place / (_SHOWN_DESIGNS - 1)),
