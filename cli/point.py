@@ -11,6 +11,7 @@ import typer
 
 from phaze_opt.choices import (
     AttentionKind,
+    ContextKind,
     Dispatcher,
     FusionMode,
     GradientDtype,
@@ -88,8 +89,8 @@ class PointOptions:
     placement: Annotated[
         str,
         typer.Option(
-            help="solve, expert, or PPxDPxTP: pipeline, data and tensor degrees; PPxDPxTPxEP with "
-            "that of experts too."
+            help="solve, expert, or PPxDPxTP: pipeline, data and tensor degrees; PPxDPxTPxEPxCP "
+            "with those of experts and sequences too."
         ),
     ] = "solve"
     zero: Annotated[int, typer.Option(help="ZeRO stage, 0 to 3.")] = 0
@@ -129,6 +130,16 @@ class PointOptions:
     expert_imbalance: Annotated[
         float, typer.Option(help="Rows of the device with the most, relative to even routing.")
     ] = 1.0
+    context_parallel: Annotated[
+        int, typer.Option(help="Neighbouring devices that share every sequence.")
+    ] = 1
+    context_kind: Annotated[
+        ContextKind,
+        typer.Option(
+            help="How they attend to all of it: keys and values go around beside attention (ring), "
+            "an all-to-all by heads (a2a), or keys and values are gathered."
+        ),
+    ] = "ring"
     precision: Annotated[
         PrecisionName,
         typer.Option(
@@ -272,6 +283,8 @@ class PointOptions:
             dispatcher=self.dispatcher,
             expert_imbalance=self.expert_imbalance,
             precision=self.precision,
+            context_parallel=self.context_parallel,
+            context_kind=self.context_kind,
             **{name: value for name in _OF_SOFTWARE if (value := self._given(name)) is not None},
         )
 

@@ -449,8 +449,9 @@ def _feasible(solved: Placement, costed: CostedPoint) -> Evaluation:
     time_s = solved.time_per_batch_s
     energy_by_level_j = _energy_by_level_j(solved, cost, accelerator, training)
     microbatches = training.global_batch / training.microbatch
-    model_flops = 3.0 * cost.variant.forward_flops * solved.tensor * microbatches
-    again_flops = _recompute_flops(cost) * solved.tensor * microbatches
+    sharing = solved.tensor * solved.context
+    model_flops = 3.0 * cost.variant.forward_flops * sharing * microbatches
+    again_flops = _recompute_flops(cost) * sharing * microbatches
     device_seconds = cluster.devices * time_s
     peak = accelerator.peak_flops_per_s * accelerator.nominal_rate(training.precision)
     mfu = model_flops / (cluster.devices * peak * time_s)
@@ -499,7 +500,7 @@ def _energy_by_level_j(
     chain = dict(zip(cost.variant.names, cost.chain, strict=True))
     by_stage = [[chain[name] for name in stage.layers] for stage in solved.stages]
     parameters = sum(map(local_parameters, by_stage))
-    shards = Shards.of(training.zero, solved.data)
+    shards = Shards.of(training.zero, solved.degrees.as_replicas.data)
     # A replica updates its share of all parameters, those of experts elsewhere too.
     elsewhere = sum(layer.elsewhere_parameters for layers in by_stage for layer in layers)
     elsewhere *= shards.optimizer > 1
@@ -521,8 +522,8 @@ def _energy_by_level_j(
         exchange.sent_bytes for stage in solved.stages for exchange in stage.communication
     )
     energy_j["network"] += sent_bytes * joules.network_j_per_byte
-    replicas = solved.data * solved.tensor
-    return {level: replicas * value for level, value in energy_j.items()}
+    of_stage = solved.devices // solved.pipeline
+    return {level: of_stage * value for level, value in energy_j.items()}
 
 
 def evaluation_to_json_dict(evaluation: Evaluation) -> dict[str, Any]:

@@ -29,6 +29,7 @@ from phaze_opt.placement.degree_bounds import least_of_layers_s
 from phaze_opt.placement.expert import expert_degrees
 from phaze_opt.placement.placement_problem import ChipRates, PlacementProblem
 from phaze_opt.training import Training
+from phaze_opt.workload.context_parallel import with_context_shared_out
 from phaze_opt.workload.expert_parallel import with_experts_shared_out
 from phaze_opt.workload.graph import Workload, WorkloadVariant
 
@@ -88,7 +89,7 @@ class CostedPoint:
         own, layers = self.problem, {}
         for tensor in (tensor for tensor in self.estimated if tensor <= cluster.devices):
             same = tensor_terms(tensor, cluster) == tensor_terms(tensor, own.cluster)
-            same = same and own.training.expert_parallel == 1
+            same = same and own.training.replica_step == 1
             layers[tensor] = (own.outline.layers if same else self._without_collectives)[tensor]
         if not layers:
             return math.inf
@@ -143,7 +144,7 @@ def cost_points(
     for point in points:
         check_chip(point.accelerator)
         check_precision(point.accelerator, point.training.precision)
-    degrees = degrees_of(first.placement, first.workload, first.cluster)
+    degrees = degrees_of(first.placement, first.workload, first.cluster, first.training)
     fusion = fusion_of(first)
     training = training_as_fused(first.training, fusion)
     variants = _variants(first.workload, cluster, training, degrees)
@@ -273,13 +274,19 @@ def _lanes_per_s(chip: Chip, kind: str) -> float:
     return cycles_per_s / vector_operator(kind).cycles
 
 
-def degrees_of(placement: Placing, workload: Workload, cluster: Cluster) -> Degrees | None:
-    """Resolve a placement to its degrees, or to nothing where they are to be found."""
+def degrees_of(
+    placement: Placing, workload: Workload, cluster: Cluster, training: Training
+) -> Degrees | None:
+    """Resolve a placement to its degrees, or to nothing where they are to be found.
+
+    The devices of a sequence are among the replicas (`Degrees.as_replicas`). Degrees that people
+    use say nothing of them: they are taken out of theirs.
+    """
     if placement == "solve":
         return None
     if placement == "expert":
         return expert_degrees(workload.model, cluster.devices)
-    return Degrees(*placement)
+    return Degrees(*placement)._replace(context=training.context_parallel).as_replicas
 
 
 def smaller_slices(cluster: Cluster, degrees: Degrees | None) -> Iterator[tuple[int, Cluster]]:
@@ -301,19 +308,27 @@ def variants_within(
     workload: Workload, cluster: Cluster, training: Training
 ) -> list[WorkloadVariant]:
     """Return the captured variants whose tensor-parallel group fits the cluster."""
-    captured = workload.variants_for(training.microbatch, training.sequence_parallel)
+    captured = _captured(workload, training)
     fitting = [variant for variant in captured if variant.tensor_parallel <= cluster.devices]
-    return [with_experts_shared_out(variant, training) for variant in fitting]
+    return [_shared_out(variant, training) for variant in fitting]
+
+
+def _captured(workload: Workload, training: Training) -> list[WorkloadVariant]:
+    """Return the variants of a training, at any tensor degree."""
+    shape = training.microbatch, training.sequence_parallel, training.context_parallel
+    return list(workload.variants_for(*shape))
+
+
+def _shared_out(variant: WorkloadVariant, training: Training) -> WorkloadVariant:
+    """Return a variant with its sequences and its routed experts shared out among devices."""
+    return with_experts_shared_out(with_context_shared_out(variant, training), training)
 
 
 def _variants(
     workload: Workload, cluster: Cluster, training: Training, degrees: Degrees | None
 ) -> list[WorkloadVariant]:
     """Pick the captured variants that the placement may use."""
-    captured = [
-        with_experts_shared_out(variant, training)
-        for variant in workload.variants_for(training.microbatch, training.sequence_parallel)
-    ]
+    captured = [_shared_out(variant, training) for variant in _captured(workload, training)]
     if degrees is None:
         # A tensor degree of more devices than there are is kept only to say that it does not fit.
         usable = variants_within(workload, cluster, training) or captured
@@ -322,6 +337,8 @@ def _variants(
     if not usable:
         wanted = "any tensor degree" if degrees is None else f"tensor degree {degrees.tensor}"
         tensor_degrees = ", ".join(str(variant.tensor_parallel) for variant in captured) or "none"
+        shared = training.context_parallel
+        wanted += f" with context_parallel {shared}" if shared > 1 else ""
         raise InputError(
             f"{workload.model} is not captured at microbatch {training.microbatch} and {wanted}; "
             f"captured tensor degrees: {tensor_degrees}."

@@ -10,6 +10,7 @@ from typing import TypeVar
 from phaze_opt.arrays import IntArray
 from phaze_opt.checked import check_fields, shown
 from phaze_opt.choices import (
+    ContextKind,
     Dispatcher,
     GradientDtype,
     Launch,
@@ -242,6 +243,12 @@ class Training:
     expert_imbalance
         Rows of the device with the most, relative to even routing, where experts are shared out.
         It takes that much longer; what devices hold is that of even routing.
+    context_parallel
+        Devices that share every sequence, see `phaze_opt.workload.context_parallel`: neighbours in
+        the order of ranks, next to the tensor-parallel group. They hold the same parameters, so
+        they reduce gradients, and share out states, with those of the other sequences.
+    context_kind
+        How they attend to the whole sequence: ``ring``, ``a2a`` or ``gather``.
     precision
         In what linear layers multiply, see `phaze_opt.workload.recipes`: ``bf16`` or a recipe with
         fewer bits. Loss of accuracy is not modelled: whether the model still trains as well is for
@@ -266,6 +273,8 @@ class Training:
     dispatcher: Dispatcher = "nccl"
     expert_imbalance: float = 1.0
     precision: PrecisionName = "bf16"
+    context_parallel: int = 1
+    context_kind: ContextKind = "ring"
 
     def __repr__(self) -> str:
         return short_repr(self)
@@ -288,6 +297,7 @@ class Training:
             )
 
         check_size("expert_parallel", self.expert_parallel, MOST_SAMPLES)
+        check_size("context_parallel", self.context_parallel, MOST_SAMPLES)
         if not 1.0 <= self.expert_imbalance <= MOST_IMBALANCE:
             raise InputError(
                 f"expert_imbalance is {self.expert_imbalance}, but it must be between 1 and "
@@ -307,9 +317,20 @@ class Training:
         Parameters
         ----------
         data
-            How many replicas there are: a number, or an array of numbers.
+            How many replicas of the parameters there are, devices of a sequence among them: a
+            number, or an array of numbers.
         """
-        return -(-self.global_batch // (data * self.microbatch))
+        return -(-self.global_batch * self.context_parallel // (data * self.microbatch))
+
+    @property
+    def most_replicas(self) -> int:
+        """The most replicas that a batch has work for, as `microbatches` counts them."""
+        return self.global_batch // self.microbatch * self.context_parallel
+
+    @property
+    def replica_step(self) -> int:
+        """What the number of replicas is a multiple of."""
+        return math.lcm(self.expert_parallel, self.context_parallel)
 
     @property
     def schedule_of_chunk(self) -> PipelineScheduleName:

@@ -59,7 +59,7 @@ class CriticalOperator:
     overhead_s
         The chip's constant, part of the operator's time.
     collective
-        Whether it is communication of the tensor-parallel group.
+        Whether it is communication, with nothing beside it.
     """
 
     id: str
@@ -278,7 +278,7 @@ def _critical_operator(scheduled: ScheduledPass, index: int) -> tuple[CriticalOp
         all_cores=entry.intra_operator,
         bound_by=max(parts_s, key=lambda part: parts_s[part]),
         overhead_s=overhead_s,
-        collective=operator.collective is not None,
+        collective=operator.collective is not None and not operator.gemms,
     )
     return step, _BUSY[busy_s.index(most_s)]
 

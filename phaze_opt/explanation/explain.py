@@ -150,10 +150,17 @@ def explain(
 def _loader(workload: Workload) -> LoadWorkload:
     """Return what loads a model under other options, see `explain`."""
 
-    def select(*, microbatch: int, sequence_parallel: bool, tensor: int | None) -> Workload:
+    def select(
+        *,
+        microbatch: int,
+        sequence_parallel: bool,
+        tensor: int | None,
+        context_parallel: int = 1,
+    ) -> Workload:
         captured = {variant.tensor_parallel for variant in workload.variants}
         of_degree = sorted(captured) if tensor is None else (tensor,)
-        variants = select_variants(workload, of_degree, (microbatch,), sequence_parallel)
+        shape = of_degree, (microbatch,), sequence_parallel, (context_parallel,)
+        variants = select_variants(workload, *shape)
         return replace(workload, variants=variants)
 
     if names_a_shape(workload.model):

@@ -99,7 +99,7 @@ def _pairs(graph: OperatorGraph) -> Iterator[tuple[int, int]]:
         neighbours.setdefault(destination, []).insert(0, source)
         neighbours.setdefault(source, []).append(destination)
     for index, operator in enumerate(graph.operators):
-        if operator.collective is None or operator.collective.exchange:
+        if operator.collective is None or not operator.collective.is_tensor_parallel:
             continue
         for other in _beyond_casts(graph, neighbours, index):
             if graph.operators[other].gemms and other not in taken:

@@ -32,7 +32,7 @@ def most_held_bytes(problem: PlacementProblem, tensor: int) -> float:
     count = len(chain)
     # One replica has all microbatches, and all of the state; shares of others are whole for a layer
     # at a time.
-    microbatches = training.microbatches(1)
+    microbatches = training.microbatches(training.context_parallel)
     shards = Shards.of(training.zero, problem.cluster.devices)
     whole_layer = max(shards.whole_layer_bytes(own, optimizer) for own in chain.parameters.own)
     held = held_by_runs(chain, optimizer, UNSHARDED, 0.0)

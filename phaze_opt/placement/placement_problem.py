@@ -315,7 +315,7 @@ class Placement(PrintsAsTables):
     Attributes
     ----------
     pipeline, data, tensor
-        The three degrees; ``pipeline × data × tensor`` devices are used.
+        The degrees; ``pipeline × data × context × tensor`` devices are used.
     rank_order
         Whether the replicas of a stage are neighbours, or the stages of a replica.
     pipeline_schedule
@@ -334,6 +334,8 @@ class Placement(PrintsAsTables):
         Where the placement was searched for: ``optimal`` if no degrees, rank order and split into
         consecutive layers (interleaved: into even parts) take less, else ``feasible``; a time that
         none of them is below; and ``(time − bound) / time``. ``None`` where it was given.
+    context
+        Devices that share every sequence.
     """
 
     pipeline: int
@@ -348,6 +350,7 @@ class Placement(PrintsAsTables):
     status: PlacementStatus | None = None
     bound_s: float | None = None
     gap: float | None = None
+    context: int = 1
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -373,15 +376,15 @@ class Placement(PrintsAsTables):
 
     @property
     def degrees_text(self) -> str:
-        """Pipeline, data and tensor degree as ``PPxDPxTP``."""
+        """The degrees as ``PPxDPxTP``, with that of sequences where they are shared."""
         return self.degrees.text
 
     @property
     def degrees(self) -> Degrees:
         """The degrees of parallelism."""
-        return Degrees(self.pipeline, self.data, self.tensor)
+        return Degrees(self.pipeline, self.data, self.tensor, context=self.context)
 
     @property
     def devices(self) -> int:
         """Devices that are used."""
-        return self.pipeline * self.data * self.tensor
+        return self.degrees.devices

@@ -30,6 +30,8 @@ _OPTIONS = (
     "dispatcher",
     "expert_imbalance",
     "precision",
+    "context_parallel",
+    "context_kind",
 )
 """Fields of `Training` that are options of ``evaluate`` with a value."""
 

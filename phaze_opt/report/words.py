@@ -67,7 +67,7 @@ def operator_time_words(estimated: EstimatedPass) -> list[str]:
     one_core = map(format_seconds, estimated.estimates.one_core.latency_s.tolist())
     pairs = zip(estimated.graph.operators, every, one_core, strict=True)
     return [
-        on_all if operator.collective is not None else f"{on_all} on all cores, {on_one} on one"
+        f"{on_all} on all cores, {on_one} on one" if operator.gemms or operator.vector else on_all
         for operator, on_all, on_one in pairs
     ]
 
@@ -101,9 +101,10 @@ def _name_and_unit(name: str) -> tuple[str, str]:
 def placement_words(placement: Placement) -> str:
     """Describe the degrees of a placement."""
     pipeline, data, tensor = placement.pipeline, placement.data, placement.tensor
+    shared = f"× context-parallel {placement.context} " if placement.context > 1 else ""
     return (
         f"{counted(pipeline, 'stage')} × {counted(data, 'replica')} × tensor-parallel {tensor} "
-        f"({placement.degrees_text})"
+        f"{shared}({placement.degrees_text})"
     )
 
 

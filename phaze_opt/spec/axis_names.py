@@ -51,6 +51,7 @@ WORDS = (
     "gradient_dtype",
     "dispatcher",
     "precision",
+    "context_kind",
     "attention",
     "cluster",
 )

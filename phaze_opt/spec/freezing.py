@@ -31,6 +31,7 @@ from phaze_opt.spec.frozen import (
 )
 from phaze_opt.spec.study_spec import StudySpec, WorkloadSpec
 from phaze_opt.training import Training
+from phaze_opt.workload.context_parallel import with_context_shared_out
 from phaze_opt.workload.expert_parallel import with_experts_shared_out
 from phaze_opt.workload.graph import Workload
 
@@ -71,18 +72,24 @@ def freeze(
         resolved = _resolve(spec)
         _check_precisions(resolved)
         workloads = _given(spec, workloads)
-    _check_experts(spec, workloads)
+    _check_groups(spec, workloads)
     hashes = tuple(map(content_hash, workloads))
     return dataclasses.replace(resolved, workload_hashes=hashes), workloads
 
 
-def _check_experts(spec: StudySpec, workloads: Sequence[Workload]) -> None:
-    """Refuse devices that cannot share the routed experts of a workload out."""
+def _check_groups(spec: StudySpec, workloads: Sequence[Workload]) -> None:
+    """Refuse devices that cannot share routed experts, or the attention of sequences, out."""
     degrees: tuple[Any, ...] = spec.space.values_of("expert_parallel") or (spec.expert_parallel,)
     for degree in degrees:
         training = Training(1, expert_parallel=degree)
         for workload in workloads:
             with_experts_shared_out(workload.variants[0], training)
+    kinds: tuple[Any, ...] = spec.space.values_of("context_kind") or (spec.context_kind,)
+    for kind in kinds:
+        training = Training(1, context_kind=kind)
+        for workload in workloads:
+            for variant in workload.variants:
+                with_context_shared_out(variant, training)
 
 
 def _given(spec: StudySpec, workloads: Sequence[Workload | Named]) -> tuple[Workload, ...]:
@@ -295,13 +302,10 @@ def _capture(
         "microbatch": tuple(map(int, microbatches)),
         "sequence": run.sequence or spec.sequence,
         "attention": attention,
+        "context_parallel": space.values_of("context_parallel") or (spec.context_parallel,),
     }
     captured = [load_workload(run.model, sequence_parallel=bool(sp), **options) for sp in split]
     if len(captured) == 1:
         return captured[0]
-    different = {
-        (variant.tensor_parallel, variant.microbatch, variant.sequence_parallel): variant
-        for workload in captured
-        for variant in workload.variants
-    }
+    different = {variant.options: variant for workload in captured for variant in workload.variants}
     return dataclasses.replace(captured[0], variants=tuple(different.values()))

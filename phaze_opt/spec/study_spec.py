@@ -15,6 +15,7 @@ from typing import Any, Literal
 from phaze_opt.choices import (
     AreaModel,
     AttentionKind,
+    ContextKind,
     Dispatcher,
     GradientDtype,
     Launch,
@@ -202,7 +203,7 @@ class StudySpec:
         Samples per optimizer step on all devices.
     optimizer, sequence_parallel, residency, microbatch, recompute, zero, pipeline_schedule, \
     interleave, overlap, fused_optimizer, gather_copies, launch, gradient_dtype, expert_parallel, \
-    dispatcher, expert_imbalance, precision
+    dispatcher, expert_imbalance, precision, context_parallel, context_kind
         Options of the training run, as in `phaze_opt.training.Training`, unless they are axes of
         the space. An interleave above 1 implies the interleaved pipeline schedule.
     workloads
@@ -260,6 +261,8 @@ class StudySpec:
     dispatcher: Dispatcher = "nccl"
     expert_imbalance: float = 1.0
     precision: PrecisionName = "bf16"
+    context_parallel: int = 1
+    context_kind: ContextKind = "ring"
     placement: PlacementChoice = "solve"
 
     def __post_init__(self) -> None:
