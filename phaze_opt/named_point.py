@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import os
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 from phaze_opt.checked import Named, shown
 from phaze_opt.choices import AttentionKind, FusionMode
@@ -139,7 +139,8 @@ def _with_degree(
             f"{name} is {stated}, but the placement {degrees.text} states {degree}; give one of "
             "them."
         )
-    return replace(training, **{name: degree})
+    changed: dict[str, Any] = {name: degree}
+    return replace(training, **changed)
 
 
 def read_placement(placement: PlacingText) -> Placing:

@@ -310,7 +310,7 @@ def variants_within(
     """Return the captured variants whose tensor-parallel group fits the cluster."""
     captured = _captured(workload, training)
     fitting = [variant for variant in captured if variant.tensor_parallel <= cluster.devices]
-    return [_shared_out(variant, training) for variant in fitting]
+    return _shared_out(fitting, training)
 
 
 def _captured(workload: Workload, training: Training) -> list[WorkloadVariant]:
@@ -319,21 +319,23 @@ def _captured(workload: Workload, training: Training) -> list[WorkloadVariant]:
     return list(workload.variants_for(*shape))
 
 
-def _shared_out(variant: WorkloadVariant, training: Training) -> WorkloadVariant:
-    """Return a variant with its sequences and its routed experts shared out among devices."""
-    return with_experts_shared_out(with_context_shared_out(variant, training), training)
+def _shared_out(variants: Sequence[WorkloadVariant], training: Training) -> list[WorkloadVariant]:
+    """Return variants with sequences and routed experts shared out, as far as they can be."""
+    shared = with_context_shared_out(variants, training)
+    return [with_experts_shared_out(variant, training) for variant in shared]
 
 
 def _variants(
     workload: Workload, cluster: Cluster, training: Training, degrees: Degrees | None
 ) -> list[WorkloadVariant]:
     """Pick the captured variants that the placement may use."""
-    captured = [_shared_out(variant, training) for variant in _captured(workload, training)]
+    captured = _captured(workload, training)
     if degrees is None:
         # A tensor degree of more devices than there are is kept only to say that it does not fit.
-        usable = variants_within(workload, cluster, training) or captured
+        usable = variants_within(workload, cluster, training) or _shared_out(captured, training)
     else:
-        usable = [variant for variant in captured if variant.tensor_parallel == degrees.tensor]
+        given = [variant for variant in captured if variant.tensor_parallel == degrees.tensor]
+        usable = _shared_out(given, training)
     if not usable:
         wanted = "any tensor degree" if degrees is None else f"tensor degree {degrees.tensor}"
         tensor_degrees = ", ".join(str(variant.tensor_parallel) for variant in captured) or "none"

@@ -33,7 +33,7 @@ from phaze_opt.spec.study_spec import StudySpec, WorkloadSpec
 from phaze_opt.training import Training
 from phaze_opt.workload.context_parallel import with_context_shared_out
 from phaze_opt.workload.expert_parallel import with_experts_shared_out
-from phaze_opt.workload.graph import Workload
+from phaze_opt.workload.graph import Workload, WorkloadVariant
 
 MOST_CLUSTERS = 1_000
 """Largest number of combinations of network and number of devices in a space."""
@@ -88,8 +88,12 @@ def _check_groups(spec: StudySpec, workloads: Sequence[Workload]) -> None:
     for kind in kinds:
         training = Training(1, context_kind=kind)
         for workload in workloads:
+            alike: dict[object, list[WorkloadVariant]] = {}
             for variant in workload.variants:
-                with_context_shared_out(variant, training)
+                shape = variant.microbatch, variant.context_parallel
+                alike.setdefault(shape, []).append(variant)
+            for variants in alike.values():
+                with_context_shared_out(variants, training)
 
 
 def _given(spec: StudySpec, workloads: Sequence[Workload | Named]) -> tuple[Workload, ...]:

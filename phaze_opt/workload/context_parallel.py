@@ -64,25 +64,39 @@ class _Split:
     samples: int
 
 
-def with_context_shared_out(variant: WorkloadVariant, training: Training) -> WorkloadVariant:
+def with_context_shared_out(
+    variants: Sequence[WorkloadVariant], training: Training
+) -> list[WorkloadVariant]:
     """Return a model as the devices of a context-parallel group have it.
 
     Parameters
     ----------
-    variant
-        As captured, of one share of the tokens of every sample.
+    variants
+        As captured at some tensor degrees, of one share of the tokens of every sample.
     training
         Says how the devices attend to all tokens.
+
+    Returns
+    -------
+    Those whose attention can be shared out so.
 
     Raises
     ------
     InputError
-        If the attention cannot be shared out so.
+        If there are variants, but none is among them.
     """
-    devices = variant.context_parallel or 1
-    if devices == 1:
-        return variant
-    return _shared_out(variant, _Split(devices, training.context_kind, variant.microbatch))
+    shared: list[WorkloadVariant] = []
+    refused: InputError | None = None
+    for variant in variants:
+        devices = variant.context_parallel or 1
+        split = _Split(devices, training.context_kind, variant.microbatch)
+        try:
+            shared.append(variant if devices == 1 else _shared_out(variant, split))
+        except InputError as error:
+            refused = error
+    if refused is not None and not shared:
+        raise refused
+    return shared
 
 
 @lru_cache(maxsize=64)
