@@ -10,6 +10,7 @@ Modules
 ``config``         the shape of a transformer
 ``experts``        mixtures of experts and latent attention: shapes, and grouped products
 ``expert_parallel``  a captured model whose routed experts are shared out among devices
+``context_parallel``  a captured model whose sequences are shared among devices
 ``model_string``   the shape from ``gpt:...``, ``llama:...`` and ``moe:...``
 ``huggingface``    the shape from a Hugging Face ``config.json``; ``huggingface_families`` has a row
                    for every ``model_type``, ``huggingface_experts`` those of mixtures of experts,
@@ -29,6 +30,8 @@ Formula -> function
 FLOPs of a product                       -> `graph.Gemm.flops`
 FLOPs that the model asks for            -> `graph.Operator.model_flops`, `experts.surplus_flops`
 rows that a grouped product computes     -> `experts.rows_of_expert`
+keys and values that devices of a
+sequence send, and what they hold more   -> `context_parallel`
 bytes that an operator reads and writes  -> `graph.OperatorGraph.read_bytes`,
                                             `graph.OperatorGraph.write_bytes`
 FLOPs of a graph, of a model's forward   -> `graph.OperatorGraph.flops`,

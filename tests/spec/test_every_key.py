@@ -62,6 +62,8 @@ OTHER: dict[str, str] = {
     "dispatcher": '"deepep"',
     "expert_imbalance": "1.5",
     "precision": '"fp8"',
+    "context_parallel": "2",
+    "context_kind": '"a2a"',
 }
 INNER: dict[type, tuple[str, dict[str, str]]] = {
     AreaSpec: (
@@ -131,6 +133,8 @@ AXES: dict[str, list[Any]] = {
     "dispatcher": ["nccl", "ideal"],
     "expert_imbalance": [1.0, 1.5],
     "precision": ["bf16", "fp8"],
+    "context_parallel": [1, 2],
+    "context_kind": ["ring", "gather"],
     "fp8_ratio": [2.0, 1.0],
     "fp4_ratio": [4.0, 2.0],
     "int8_ratio": [2.0, 1.0],
