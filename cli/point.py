@@ -130,6 +130,14 @@ class PointOptions:
     expert_imbalance: Annotated[
         float, typer.Option(help="Rows of the device with the most, relative to even routing.")
     ] = 1.0
+    recompute_parts: Annotated[
+        str,
+        typer.Option(
+            help="What selective recompute runs again, with commas: core_attn, layernorm, mlp, "
+            "moe, moe_act, mla_up_proj, shared_experts.",
+            show_default=False,
+        ),
+    ] = ""
     context_parallel: Annotated[
         int, typer.Option(help="Neighbouring devices that share every sequence.")
     ] = 1
@@ -267,13 +275,14 @@ class PointOptions:
 
     def _training(self) -> Training:
         """Join the options of the training run."""
-        from phaze_opt.training import Training
+        from phaze_opt.training import Training, recompute_with
 
         by_default: PipelineScheduleName = "interleaved" if self.interleave > 1 else "1f1b"
         return Training(
             global_batch=self.global_batch,
             microbatch=self.microbatch,
-            recompute=self.recompute,
+            recompute=recompute_with(self.recompute_parts, self.recompute),
+            recompute_parts=self.recompute_parts,
             sequence_parallel=self.sequence_parallel,
             zero=self.zero,
             pipeline_schedule=self.pipeline_schedule or by_default,
@@ -332,11 +341,16 @@ def evaluate(
     Example: phaze-opt evaluate --model bert-large --accelerator tpuv4-lanes --set hbm_gib=80
     --cluster tpuv4-ici-flat --devices 1024 --global-batch 4096 --microbatch 4 --json
     """
-    from phaze_opt.evaluation import evaluation_to_json_dict, place_point, with_range
+    from phaze_opt.evaluation import (
+        evaluation_to_json_dict,
+        place_point,
+        with_range,
+        with_recompute_solved,
+    )
     from phaze_opt.point import cost_point
 
-    point = options.point()
     check_outputs(timeline, force=force)
+    point = with_recompute_solved(options.point())
     costed = cost_point(point)
     evaluation = with_range(point, place_point(costed))
     # Before the answer is printed: whoever reads that may end before this does.

@@ -32,6 +32,7 @@ from phaze_opt.training import Training
 from phaze_opt.workload.context_parallel import with_context_shared_out
 from phaze_opt.workload.expert_parallel import with_experts_shared_out
 from phaze_opt.workload.graph import Workload, WorkloadVariant
+from phaze_opt.workload.recompute_parts import with_parts_run_again
 
 Placing = Literal["solve", "expert"] | Degrees | tuple[int, int, int]
 """How a point is placed, see `phaze_opt.evaluation.evaluate`."""
@@ -41,8 +42,9 @@ Placing = Literal["solve", "expert"] | Degrees | tuple[int, int, int]
 class Point:
     """The arguments of `phaze_opt.evaluation.evaluate` as one value, so that each can be changed.
 
-    The attributes are those of the function, and ``host_rate`` is that of
-    `phaze_opt.passes.estimates.Chip`.
+    The attributes are those of the function, ``host_rate`` is that of
+    `phaze_opt.passes.estimates.Chip`, and ``solved_recompute`` says whether the recompute of the
+    training was found (`phaze_opt.recompute_search`).
     """
 
     workload: Workload
@@ -55,6 +57,7 @@ class Point:
     lane_rate: float = 1.0
     prove: bool = False
     host_rate: float = 1.0
+    solved_recompute: bool = False
 
 
 @dataclass(frozen=True)
@@ -140,6 +143,11 @@ def cost_points(
         As `phaze_opt.evaluation.evaluate`.
     """
     first = points[0]
+    if first.training.recompute == "solve":
+        raise InputError(
+            "recompute is solve, which only evaluate and explain take; elsewhere it must be none, "
+            "selective or full."
+        )
     cluster = slices(first.cluster)[slice_index]
     for point in points:
         check_chip(point.accelerator)
@@ -313,6 +321,19 @@ def variants_within(
     return _shared_out(fitting, training)
 
 
+def captured_variants(point: Point) -> list[WorkloadVariant]:
+    """Return the variants of a point as captured, at the tensor degrees that it may use.
+
+    Raises
+    ------
+    InputError
+        If there are none.
+    """
+    degrees = degrees_of(point.placement, point.workload, point.cluster, point.training)
+    captured = _captured(point.workload, point.training)
+    return _of_degrees(captured, degrees, point.workload, point.training)
+
+
 def _captured(workload: Workload, training: Training) -> list[WorkloadVariant]:
     """Return the variants of a training, at any tensor degree."""
     shape = training.microbatch, training.sequence_parallel, training.context_parallel
@@ -320,8 +341,11 @@ def _captured(workload: Workload, training: Training) -> list[WorkloadVariant]:
 
 
 def _shared_out(variants: Sequence[WorkloadVariant], training: Training) -> list[WorkloadVariant]:
-    """Return variants with sequences and routed experts shared out, as far as they can be."""
-    shared = with_context_shared_out(variants, training)
+    """Return variants with sequences and routed experts shared out, as far as they can be.
+
+    What selective recompute runs again is found first, so that it is shared out too.
+    """
+    shared = with_context_shared_out(with_parts_run_again(variants, training), training)
     return [with_experts_shared_out(variant, training) for variant in shared]
 
 
@@ -329,13 +353,22 @@ def _variants(
     workload: Workload, cluster: Cluster, training: Training, degrees: Degrees | None
 ) -> list[WorkloadVariant]:
     """Pick the captured variants that the placement may use."""
-    captured = _captured(workload, training)
-    if degrees is None:
-        # A tensor degree of more devices than there are is kept only to say that it does not fit.
-        usable = variants_within(workload, cluster, training) or _shared_out(captured, training)
-    else:
-        given = [variant for variant in captured if variant.tensor_parallel == degrees.tensor]
-        usable = _shared_out(given, training)
+    captured = _of_degrees(_captured(workload, training), degrees, workload, training)
+    # A tensor degree of more devices than there are is kept only to say that it does not fit.
+    within = variants_within(workload, cluster, training) if degrees is None else []
+    return within or _shared_out(captured, training)
+
+
+def _of_degrees(
+    captured: list[WorkloadVariant],
+    degrees: Degrees | None,
+    workload: Workload,
+    training: Training,
+) -> list[WorkloadVariant]:
+    """Return the variants of some degrees; of all where they are to be found."""
+    usable = captured
+    if degrees is not None:
+        usable = [variant for variant in captured if variant.tensor_parallel == degrees.tensor]
     if not usable:
         wanted = "any tensor degree" if degrees is None else f"tensor degree {degrees.tensor}"
         tensor_degrees = ", ".join(str(variant.tensor_parallel) for variant in captured) or "none"

@@ -16,6 +16,7 @@ from phaze_opt.evaluation import (
     point_ranges,
     time_at_rates,
     with_range,
+    with_recompute_solved,
 )
 from phaze_opt.explanation.binding import PassBinding, bind_pass
 from phaze_opt.explanation.changes import changes, fewer_launches, more_overlap
@@ -180,6 +181,7 @@ def explain_point(point: Point, load: LoadWorkload, schedules: ScheduleCache) ->
     schedules
         By content; solved ones are added.
     """
+    point = with_recompute_solved(point, schedules)
     whole = cost_point(point, schedules)
     costed, evaluation = place_on_slice(whole, schedules)
     evaluation = with_range(point, evaluation, schedules)

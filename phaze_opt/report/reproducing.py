@@ -32,6 +32,7 @@ _OPTIONS = (
     "precision",
     "context_parallel",
     "context_kind",
+    "recompute_parts",
 )
 """Fields of `Training` that are options of ``evaluate`` with a value."""
 

@@ -87,6 +87,8 @@ def _head_table(evaluation: Evaluation) -> Table:
         add_row(head, "per device", rate_words(evaluation))
         add_row(head, "MFU", mfu_words(evaluation))
         _add_placement(head, placement)
+        if evaluation.recompute:
+            add_row(head, "recompute", f"{evaluation.recompute}: no other is faster")
         add_row(head, "devices", device_words(placement, evaluation.unused_devices))
         add_row(head, "memory", memory_words(placement))
         if evaluation.padding_samples:

@@ -52,6 +52,7 @@ WORDS = (
     "dispatcher",
     "precision",
     "context_kind",
+    "recompute_parts",
     "attention",
     "cluster",
 )
@@ -195,6 +196,8 @@ def _check_training(name: str, value: Scalar) -> None:
         return
     # A large batch and an interleaved schedule, so that only the option itself can be refused.
     fields: dict[str, Any] = {"global_batch": MOST_SAMPLES, "pipeline_schedule": "interleaved"}
+    if name == "recompute_parts":
+        fields["recompute"] = "selective"
     try:
         from_builtins({**fields, name: value}, Training, "space")
     except InputError as error:

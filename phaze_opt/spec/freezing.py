@@ -34,6 +34,7 @@ from phaze_opt.training import Training
 from phaze_opt.workload.context_parallel import with_context_shared_out
 from phaze_opt.workload.expert_parallel import with_experts_shared_out
 from phaze_opt.workload.graph import Workload, WorkloadVariant
+from phaze_opt.workload.recompute_parts import with_parts_run_again
 
 MOST_CLUSTERS = 1_000
 """Largest number of combinations of network and number of devices in a space."""
@@ -78,12 +79,16 @@ def freeze(
 
 
 def _check_groups(spec: StudySpec, workloads: Sequence[Workload]) -> None:
-    """Refuse devices that cannot share routed experts, or the attention of sequences, out."""
+    """Refuse parts that no layer has, and devices that cannot share experts or attention out."""
     degrees: tuple[Any, ...] = spec.space.values_of("expert_parallel") or (spec.expert_parallel,)
     for degree in degrees:
         training = Training(1, expert_parallel=degree)
         for workload in workloads:
             with_experts_shared_out(workload.variants[0], training)
+    for parts in spec.space.values_of("recompute_parts") or (spec.recompute_parts,):
+        training = Training(1, recompute="selective", recompute_parts=str(parts))
+        for workload in workloads:
+            with_parts_run_again(workload.variants[:1], training)
     kinds: tuple[Any, ...] = spec.space.values_of("context_kind") or (spec.context_kind,)
     for kind in kinds:
         training = Training(1, context_kind=kind)

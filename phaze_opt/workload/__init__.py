@@ -17,6 +17,7 @@ Modules
                    ``huggingface_fields`` what hangs on several keys
 ``graph``          the data: `graph.Operator`, `graph.OperatorGraph`, `graph.Layer`,
                    `graph.Workload`
+``recompute_parts``  parts of a layer that selective recompute runs again
 ``recipes``        linear layers in fewer bits: casts, narrow copies, what stays in 16 bits
 ``fusion``         operators merged as frameworks and compilers do
 ``workload_file``  a workload as a JSON file, written, read and checked
@@ -30,6 +31,7 @@ Formula -> function
 FLOPs of a product                       -> `graph.Gemm.flops`
 FLOPs that the model asks for            -> `graph.Operator.model_flops`, `experts.surplus_flops`
 rows that a grouped product computes     -> `experts.rows_of_expert`
+stash and operators of recomputed parts  -> `recompute_parts`
 keys and values that devices of a
 sequence send, and what they hold more   -> `context_parallel`
 bytes that an operator reads and writes  -> `graph.OperatorGraph.read_bytes`,

@@ -64,6 +64,7 @@ OTHER: dict[str, str] = {
     "precision": '"fp8"',
     "context_parallel": "2",
     "context_kind": '"a2a"',
+    "recompute_parts": '"core_attn"',
 }
 INNER: dict[type, tuple[str, dict[str, str]]] = {
     AreaSpec: (
@@ -135,6 +136,7 @@ AXES: dict[str, list[Any]] = {
     "precision": ["bf16", "fp8"],
     "context_parallel": [1, 2],
     "context_kind": ["ring", "gather"],
+    "recompute_parts": ["", "mlp"],
     "fp8_ratio": [2.0, 1.0],
     "fp4_ratio": [4.0, 2.0],
     "int8_ratio": [2.0, 1.0],

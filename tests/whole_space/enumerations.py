@@ -119,6 +119,7 @@ CASES: dict[str, dict[str, Any]] = {
             zero=[0, 1],
             context_parallel={"solve": [1, 2, 8]},
             context_kind=["ring", "a2a", "gather"],
+            recompute_parts=["", "layernorm,mlp"],
         ),
     },
     "precisions": {
