@@ -90,7 +90,8 @@ def training_of(options: Mapping[str, Scalar | None], global_batch: int | None) 
         fields["global_batch"] = global_batch
     if fields.get("pipeline_schedule") is None:
         fields["pipeline_schedule"] = "interleaved" if fields["interleave"] > 1 else "1f1b"
-    fields["recompute"] = recompute_with(fields["recompute_parts"], fields["recompute"])
+    if parts := fields.get("recompute_parts"):
+        fields["recompute"] = recompute_with(parts, fields.get("recompute", "none"))
     return Training(**fields)
 
 
