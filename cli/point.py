@@ -11,6 +11,7 @@ import typer
 
 from phaze_opt.choices import (
     AttentionKind,
+    ContextKind,
     Dispatcher,
     FusionMode,
     GradientDtype,
@@ -91,8 +92,8 @@ class PointOptions:
     placement: Annotated[
         str,
         typer.Option(
-            help="solve, expert, or PPxDPxTP: pipeline, data and tensor degrees; PPxDPxTPxEP with "
-            "that of experts too."
+            help="solve, expert, or PPxDPxTP: pipeline, data and tensor degrees; PPxDPxTPxEPxCP "
+            "with those of experts and sequences too."
         ),
     ] = "solve"
     zero: Annotated[int, typer.Option(help="ZeRO stage, 0 to 3.")] = 0
@@ -132,6 +133,24 @@ class PointOptions:
     expert_imbalance: Annotated[
         float, typer.Option(help="Rows of the device with the most, relative to even routing.")
     ] = 1.0
+    recompute_parts: Annotated[
+        str,
+        typer.Option(
+            help="What selective recompute runs again, with commas: core_attn, layernorm, mlp, "
+            "moe, moe_act, mla_up_proj, shared_experts.",
+            show_default=False,
+        ),
+    ] = ""
+    context_parallel: Annotated[
+        int, typer.Option(help="Neighbouring devices that share every sequence.")
+    ] = 1
+    context_kind: Annotated[
+        ContextKind,
+        typer.Option(
+            help="How they attend to all of it: keys and values go around beside attention (ring), "
+            "an all-to-all by heads (a2a), or keys and values are gathered."
+        ),
+    ] = "ring"
     precision: Annotated[
         PrecisionName,
         typer.Option(
@@ -289,13 +308,14 @@ class PointOptions:
 
     def _training(self) -> Training:
         """Join the options of the training run."""
-        from phaze_opt.training import Training
+        from phaze_opt.training import Training, recompute_with
 
         by_default: PipelineScheduleName = "interleaved" if self.interleave > 1 else "1f1b"
         return Training(
             global_batch=self.global_batch,
             microbatch=self.microbatch,
-            recompute=self.recompute,
+            recompute=recompute_with(self.recompute_parts, self.recompute),
+            recompute_parts=self.recompute_parts,
             sequence_parallel=self.sequence_parallel,
             zero=self.zero,
             pipeline_schedule=self.pipeline_schedule or by_default,
@@ -307,6 +327,8 @@ class PointOptions:
             precision=self.precision,
             attention_precision=self.attention_precision,
             **self._fp8_weights(),
+            context_parallel=self.context_parallel,
+            context_kind=self.context_kind,
             **{name: value for name in _OF_SOFTWARE if (value := self._given(name)) is not None},
         )
 
@@ -362,11 +384,16 @@ def evaluate(
     Example: phaze-opt evaluate --model bert-large --accelerator tpuv4-lanes --set hbm_gib=80
     --cluster tpuv4-ici-flat --devices 1024 --global-batch 4096 --microbatch 4 --json
     """
-    from phaze_opt.evaluation import evaluation_to_json_dict, place_point, with_range
+    from phaze_opt.evaluation import (
+        evaluation_to_json_dict,
+        place_point,
+        with_range,
+        with_recompute_solved,
+    )
     from phaze_opt.point import cost_point
 
-    point = options.point()
     check_outputs(timeline, force=force)
+    point = with_recompute_solved(options.point())
     costed = cost_point(point)
     evaluation = with_range(point, place_point(costed))
     # Before the answer is printed: whoever reads that may end before this does.

@@ -8,6 +8,9 @@ from typing import Literal
 AreaModel = Literal["phaze-22nm", "chip"]
 AttentionKind = Literal["eager", "flash"]
 CollectiveName = Literal["all_reduce", "reduce_scatter", "all_gather", "all_to_all"]
+ContextKind = Literal["ring", "a2a", "gather"]
+"""How devices that share a sequence attend to all of it: keys and values go around, an all-to-all
+gives every device all tokens of some heads, or keys and values are gathered."""
 Dispatcher = Literal["nccl", "deepep", "hybridep", "ideal"]
 """What sends tokens to the devices of their experts: an all-to-all of NCCL, kernels that send one
 once to every device and node that needs it (DeepEP, HybridEP), or nothing but the links."""
@@ -26,7 +29,7 @@ OptimizerName = Literal["sgd", "adam", "adam-bf16", "adam-foreach"]
 Overlap = Literal["none", "partial", "data", "experts", "all"]
 PipelineScheduleName = Literal["1f1b", "gpipe", "interleaved"]
 PlotKind = Literal["history", "area", "parallel", "breakdown", "importance"]
-Recompute = Literal["none", "selective", "full"]
+Recompute = Literal["none", "selective", "full", "solve"]
 SoftwareName = Literal[
     "megatron", "megatron-bridge", "torchtitan-eager", "torchtitan-compiled", "maxtext", "mpt"
 ]

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Literal, NamedTuple
 
 Axis = Literal["pipeline", "data", "tensor"]
-"""What ranks are numbered by; experts share the devices of the data axis."""
+"""What ranks are numbered by; experts, and sequences, share the devices of the data axis."""
 
 RankOrder = tuple[Axis, ...]
 """Axes of the ranks, outermost first: those along the last one are neighbours."""
@@ -24,7 +24,7 @@ REPLICAS_INSIDE: RankOrder = ("pipeline", "data", "tensor")
 RANK_ORDERS = (REPLICAS_INSIDE, STAGES_INSIDE)
 """All orders; on a network of one level they are the same."""
 
-_TEXT = re.compile(r"([1-9][0-9]*)x([1-9][0-9]*)x([1-9][0-9]*)(?:x([1-9][0-9]*))?")
+_TEXT = re.compile(r"[1-9][0-9]*(?:x[1-9][0-9]*){2,4}")
 
 
 class Degrees(NamedTuple):
@@ -49,15 +49,29 @@ class Degrees(NamedTuple):
 
     @classmethod
     def of_text(cls, text: str) -> Degrees | None:
-        """Read ``PPxDPxTP`` or ``PPxDPxTPxEP``; ``None`` where a text is none."""
-        match = _TEXT.fullmatch(text)
-        return None if match is None else cls(*map(int, match.groups(default="1")))
+        """Read ``PPxDPxTP``, ``PPxDPxTPxEP`` or ``PPxDPxTPxEPxCP``; ``None`` where it is none."""
+        if _TEXT.fullmatch(text) is None:
+            return None
+        pipeline, data, tensor, *others = map(int, text.split("x"))
+        expert, context = (*others, 1, 1)[:2]
+        return cls(pipeline, data, tensor, expert=expert, context=context)
 
     @property
     def text(self) -> str:
-        """The degrees as ``PPxDPxTP``, and ``xEP`` where experts are shared out."""
-        experts = f"x{self.expert}" if self.expert > 1 else ""
-        return f"{self.pipeline}x{self.data}x{self.tensor}{experts}"
+        """The degrees as ``PPxDPxTP``, with ``xEP`` and ``xCP`` as far as they are not 1."""
+        others = [self.expert, self.context]
+        while others and others[-1] == 1:
+            others.pop()
+        return "x".join(map(str, (self.pipeline, self.data, self.tensor, *others)))
+
+    @property
+    def as_replicas(self) -> Degrees:
+        """The same with every device of a sequence as a replica: all hold the same parameters."""
+        return self._replace(data=self.data * self.context, context=1)
+
+    def sharing_sequences(self, context: int) -> Degrees:
+        """Return those whose `as_replicas` these are, with so many devices for each sequence."""
+        return self._replace(data=self.data // context, context=context)
 
     @property
     def devices(self) -> int:

@@ -7,8 +7,10 @@ figure 2, with the costs that the published code leaves out).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Literal
 
 from phaze_opt.checked import Named, check_fields, checked
@@ -32,8 +34,17 @@ from phaze_opt.placement.infeasible import MisfitError
 from phaze_opt.placement.memory import Shards
 from phaze_opt.placement.placement_problem import Misfit, Placement
 from phaze_opt.placement.solve_placement import solve_placement
-from phaze_opt.point import CostedPoint, Point, cost_point, cost_points, fusion_of, smaller_slices
+from phaze_opt.point import (
+    CostedPoint,
+    Point,
+    captured_variants,
+    cost_point,
+    cost_points,
+    fusion_of,
+    smaller_slices,
+)
 from phaze_opt.printing import DrawsPlots, PrintsAsTables
+from phaze_opt.recompute_search import fastest_recompute
 from phaze_opt.training import Training
 from phaze_opt.units import format_number, format_seconds
 from phaze_opt.workload.graph import Workload
@@ -41,6 +52,8 @@ from phaze_opt.workload.graph import Workload
 PointRate = RangedRate | Literal["host"]
 """Rates of the chip that have a range, and that at which the host launches kernels."""
 
+_ROOMY_BYTES = 2**50
+"""Memory that holds every run."""
 AT_ONCE = 64
 """Points that are estimated together: more take more memory, and hardly less time."""
 
@@ -94,6 +107,9 @@ class Evaluation(PrintsAsTables, DrawsPlots):
         Model FLOPs per second of ALL devices, in TFLOP/s; ``None`` if infeasible.
     tokens_per_s_per_device
         Of ALL devices; ``None`` also where a sample is no sequence, or one of unknown length.
+    recompute
+        The recompute that was found where it was asked for: ``none``, ``full``, ``selective``, or
+        the parts that run again, see `phaze_opt.training.Training`; else ``None``.
     time_per_batch_range_s
         Time per batch on the fastest and on the slowest chips of the name, see
         `phaze_opt.hardware.ranges`; ``None`` if infeasible, if the chip states no range, and of the
@@ -122,6 +138,7 @@ class Evaluation(PrintsAsTables, DrawsPlots):
     mfu_causal: float | None = None
     area_chip_mm2: float | None = None
     tdp_w: float | None = None
+    recompute: str | None = None
     time_per_batch_range_s: tuple[float, float] | None = None
 
     def __post_init__(self) -> None:
@@ -263,7 +280,39 @@ def evaluate(
         lane_rate=lane_rate,
         prove=prove,
     ).point
+    point = with_recompute_solved(point, cache)
     return with_range(point, evaluate_one(point, cache), cache)
+
+
+def with_recompute_solved(point: Point, cache: ScheduleCache | None = None) -> Point:
+    """Return a point with the fastest recompute, where its training asks for that.
+
+    Parameters
+    ----------
+    point
+        What is evaluated.
+    cache
+        As for `evaluate`.
+    """
+    if point.training.recompute != "solve":
+        return point
+    known: ScheduleCache = {} if cache is None else cache
+
+    def time_s(training: Training, *, is_roomy: bool = False) -> float:
+        changed = replace(point, training=training)
+        if is_roomy:
+            chip = replace(point.accelerator, hbm_bytes=_ROOMY_BYTES)
+            changed = replace(changed, accelerator=chip, power_limit_w=None)
+        found = evaluate_one(changed, known).time_per_batch_s
+        return math.inf if found is None else found
+
+    training = fastest_recompute(
+        captured_variants(point),
+        point.training,
+        time_s,
+        partial(time_s, is_roomy=True),
+    )
+    return replace(point, training=training, solved_recompute=True)
 
 
 def with_range(
@@ -465,8 +514,9 @@ def _feasible(solved: Placement, costed: CostedPoint) -> Evaluation:
     time_s = solved.time_per_batch_s
     energy_by_level_j = _energy_by_level_j(solved, cost, accelerator, training)
     microbatches = training.global_batch / training.microbatch
-    model_flops = 3.0 * cost.variant.forward_flops * solved.tensor * microbatches
-    again_flops = _recompute_flops(cost) * solved.tensor * microbatches
+    sharing = solved.tensor * solved.context
+    model_flops = 3.0 * cost.variant.forward_flops * sharing * microbatches
+    again_flops = _recompute_flops(cost) * sharing * microbatches
     device_seconds = cluster.devices * time_s
     peak = accelerator.peak_flops_per_s * accelerator.nominal_rate(training.precision)
     mfu = model_flops / (cluster.devices * peak * time_s)
@@ -494,7 +544,15 @@ def _feasible(solved: Placement, costed: CostedPoint) -> Evaluation:
         power_w_per_device=sum(energy_by_level_j.values()) / time_s / solved.devices,
         static_power_w_per_device=static_power_w(accelerator),
         tdp_w=accelerator.tdp_w,
+        recompute=_found_recompute(costed.point),
     )
+
+
+def _found_recompute(point: Point) -> str | None:
+    """Name the recompute of a point whose recompute was found."""
+    if not point.solved_recompute:
+        return None
+    return point.training.recompute_parts or point.training.recompute
 
 
 def _recompute_flops(cost: DegreeCost) -> int:
@@ -515,7 +573,7 @@ def _energy_by_level_j(
     chain = dict(zip(cost.variant.names, cost.chain, strict=True))
     by_stage = [[chain[name] for name in stage.layers] for stage in solved.stages]
     parameters = sum(map(local_parameters, by_stage))
-    shards = Shards.of(training.zero, solved.data)
+    shards = Shards.of(training.zero, solved.degrees.as_replicas.data)
     # Of what replicas share out, each updates its share of the experts elsewhere too.
     elsewhere = sum(layer.elsewhere_parameters for layers in by_stage for layer in layers)
     energy_j = {
@@ -539,8 +597,8 @@ def _energy_by_level_j(
         exchange.sent_bytes for stage in solved.stages for exchange in stage.communication
     )
     energy_j["network"] += sent_bytes * joules.network_j_per_byte
-    replicas = solved.data * solved.tensor
-    return {level: replicas * value for level, value in energy_j.items()}
+    of_stage = solved.devices // solved.pipeline
+    return {level: of_stage * value for level, value in energy_j.items()}
 
 
 def evaluation_to_json_dict(evaluation: Evaluation) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import os
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 from phaze_opt.checked import Named, shown
 from phaze_opt.choices import AttentionKind, FusionMode
@@ -24,7 +24,7 @@ from phaze_opt.workload.graph import Workload
 if TYPE_CHECKING:
     from phaze_opt.workload.zoo import LoadWorkload
 
-_PLACEMENTS = "solve, expert, PPxDPxTP or PPxDPxTPxEP, for example 4x256x1"
+_PLACEMENTS = "solve, expert, PPxDPxTP, PPxDPxTPxEP or PPxDPxTPxEPxCP, for example 4x256x1"
 
 PlacingText = Annotated[Placing | str, _PLACEMENTS]
 """A placement, or its degrees as text: ``"4x256x1"``."""
@@ -84,8 +84,10 @@ def named_point(
         If there is no such file.
     """
     degrees = read_placement(placement)
-    if isinstance(degrees, Degrees) and degrees.expert > 1:
-        training, degrees = _with_experts(training, degrees), degrees._replace(expert=1)
+    if isinstance(degrees, Degrees):
+        training = _with_degree(training, degrees, "expert_parallel", degrees.expert)
+        training = _with_degree(training, degrees, "context_parallel", degrees.context)
+        degrees = degrees._replace(expert=1, context=1)
     for name, value in (("power_limit_w", power_limit_w), ("lane_rate", lane_rate)):
         if value is not None and not 0 < value < math.inf:
             raise InputError(f"{name} is {shown(value)}, but it must be positive and finite.")
@@ -104,6 +106,7 @@ def named_point(
             microbatch=training.microbatch,
             sequence_parallel=training.sequence_parallel,
             tensor=degrees[2] if isinstance(degrees, tuple) else None,
+            context_parallel=training.context_parallel,
         )
     else:
         _refuse_beside_object("workload", sequence=sequence, attention=attention)
@@ -121,15 +124,23 @@ def named_point(
     return NamedPoint(point, load)
 
 
-def _with_experts(training: Training, degrees: Degrees) -> Training:
-    """Take the devices that share experts out from degrees."""
-    stated = training.expert_parallel
-    if stated not in (1, degrees.expert):
+def _with_degree(
+    training: Training,
+    degrees: Degrees,
+    name: Literal["expert_parallel", "context_parallel"],
+    degree: int,
+) -> Training:
+    """Take the devices that share experts, or sequences, from the degrees that state some."""
+    stated: int = getattr(training, name)
+    if degree == 1:
+        return training
+    if stated not in (1, degree):
         raise InputError(
-            f"expert_parallel is {stated}, but the placement {degrees.text} states "
-            f"{degrees.expert}; give one of them."
+            f"{name} is {stated}, but the placement {degrees.text} states {degree}; give one of "
+            "them."
         )
-    return replace(training, expert_parallel=degrees.expert)
+    changed: dict[str, Any] = {name: degree}
+    return replace(training, **changed)
 
 
 def read_placement(placement: PlacingText) -> Placing:

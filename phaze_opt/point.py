@@ -29,8 +29,10 @@ from phaze_opt.placement.degree_bounds import least_of_layers_s
 from phaze_opt.placement.expert import expert_degrees
 from phaze_opt.placement.placement_problem import ChipRates, PlacementProblem
 from phaze_opt.training import Training
+from phaze_opt.workload.context_parallel import with_context_shared_out
 from phaze_opt.workload.expert_parallel import with_experts_shared_out
 from phaze_opt.workload.graph import Workload, WorkloadVariant
+from phaze_opt.workload.recompute_parts import with_parts_run_again
 
 Placing = Literal["solve", "expert"] | Degrees | tuple[int, int, int]
 """How a point is placed, see `phaze_opt.evaluation.evaluate`."""
@@ -40,8 +42,9 @@ Placing = Literal["solve", "expert"] | Degrees | tuple[int, int, int]
 class Point:
     """The arguments of `phaze_opt.evaluation.evaluate` as one value, so that each can be changed.
 
-    The attributes are those of the function, and ``host_rate`` is that of
-    `phaze_opt.passes.estimates.Chip`.
+    The attributes are those of the function, ``host_rate`` is that of
+    `phaze_opt.passes.estimates.Chip`, and ``solved_recompute`` says whether the recompute of the
+    training was found (`phaze_opt.recompute_search`).
     """
 
     workload: Workload
@@ -54,6 +57,7 @@ class Point:
     lane_rate: float = 1.0
     prove: bool = False
     host_rate: float = 1.0
+    solved_recompute: bool = False
 
 
 @dataclass(frozen=True)
@@ -88,7 +92,7 @@ class CostedPoint:
         own, layers = self.problem, {}
         for tensor in (tensor for tensor in self.estimated if tensor <= cluster.devices):
             same = tensor_terms(tensor, cluster) == tensor_terms(tensor, own.cluster)
-            same = same and own.training.expert_parallel == 1
+            same = same and own.training.replica_step == 1
             layers[tensor] = (own.outline.layers if same else self._without_collectives)[tensor]
         if not layers:
             return math.inf
@@ -139,11 +143,16 @@ def cost_points(
         As `phaze_opt.evaluation.evaluate`.
     """
     first = points[0]
+    if first.training.recompute == "solve":
+        raise InputError(
+            "recompute is solve, which only evaluate and explain take; elsewhere it must be none, "
+            "selective or full."
+        )
     cluster = slices(first.cluster)[slice_index]
     for point in points:
         check_chip(point.accelerator)
         check_precisions(point.accelerator, point.training)
-    degrees = degrees_of(first.placement, first.workload, first.cluster)
+    degrees = degrees_of(first.placement, first.workload, first.cluster, first.training)
     fusion = fusion_of(first)
     training = training_as_fused(first.training, fusion)
     variants = _variants(first.workload, cluster, training, degrees)
@@ -273,13 +282,19 @@ def _lanes_per_s(chip: Chip, kind: str) -> float:
     return cycles_per_s / vector_operator(kind).cycles
 
 
-def degrees_of(placement: Placing, workload: Workload, cluster: Cluster) -> Degrees | None:
-    """Resolve a placement to its degrees, or to nothing where they are to be found."""
+def degrees_of(
+    placement: Placing, workload: Workload, cluster: Cluster, training: Training
+) -> Degrees | None:
+    """Resolve a placement to its degrees, or to nothing where they are to be found.
+
+    The devices of a sequence are among the replicas (`Degrees.as_replicas`). Degrees that people
+    use say nothing of them: they are taken out of theirs.
+    """
     if placement == "solve":
         return None
     if placement == "expert":
         return expert_degrees(workload.model, cluster.devices)
-    return Degrees(*placement)
+    return Degrees(*placement)._replace(context=training.context_parallel).as_replicas
 
 
 def smaller_slices(cluster: Cluster, degrees: Degrees | None) -> Iterator[tuple[int, Cluster]]:
@@ -301,27 +316,64 @@ def variants_within(
     workload: Workload, cluster: Cluster, training: Training
 ) -> list[WorkloadVariant]:
     """Return the captured variants whose tensor-parallel group fits the cluster."""
-    captured = workload.variants_for(training.microbatch, training.sequence_parallel)
+    captured = _captured(workload, training)
     fitting = [variant for variant in captured if variant.tensor_parallel <= cluster.devices]
-    return [with_experts_shared_out(variant, training) for variant in fitting]
+    return _shared_out(fitting, training)
+
+
+def captured_variants(point: Point) -> list[WorkloadVariant]:
+    """Return the variants of a point as captured, at the tensor degrees that it may use.
+
+    Raises
+    ------
+    InputError
+        If there are none.
+    """
+    degrees = degrees_of(point.placement, point.workload, point.cluster, point.training)
+    captured = _captured(point.workload, point.training)
+    return _of_degrees(captured, degrees, point.workload, point.training)
+
+
+def _captured(workload: Workload, training: Training) -> list[WorkloadVariant]:
+    """Return the variants of a training, at any tensor degree."""
+    shape = training.microbatch, training.sequence_parallel, training.context_parallel
+    return list(workload.variants_for(*shape))
+
+
+def _shared_out(variants: Sequence[WorkloadVariant], training: Training) -> list[WorkloadVariant]:
+    """Return variants with sequences and routed experts shared out, as far as they can be.
+
+    What selective recompute runs again is found first, so that it is shared out too.
+    """
+    shared = with_context_shared_out(with_parts_run_again(variants, training), training)
+    return [with_experts_shared_out(variant, training) for variant in shared]
 
 
 def _variants(
     workload: Workload, cluster: Cluster, training: Training, degrees: Degrees | None
 ) -> list[WorkloadVariant]:
     """Pick the captured variants that the placement may use."""
-    captured = [
-        with_experts_shared_out(variant, training)
-        for variant in workload.variants_for(training.microbatch, training.sequence_parallel)
-    ]
-    if degrees is None:
-        # A tensor degree of more devices than there are is kept only to say that it does not fit.
-        usable = variants_within(workload, cluster, training) or captured
-    else:
+    captured = _of_degrees(_captured(workload, training), degrees, workload, training)
+    # A tensor degree of more devices than there are is kept only to say that it does not fit.
+    within = variants_within(workload, cluster, training) if degrees is None else []
+    return within or _shared_out(captured, training)
+
+
+def _of_degrees(
+    captured: list[WorkloadVariant],
+    degrees: Degrees | None,
+    workload: Workload,
+    training: Training,
+) -> list[WorkloadVariant]:
+    """Return the variants of some degrees; of all where they are to be found."""
+    usable = captured
+    if degrees is not None:
         usable = [variant for variant in captured if variant.tensor_parallel == degrees.tensor]
     if not usable:
         wanted = "any tensor degree" if degrees is None else f"tensor degree {degrees.tensor}"
         tensor_degrees = ", ".join(str(variant.tensor_parallel) for variant in captured) or "none"
+        shared = training.context_parallel
+        wanted += f" with context_parallel {shared}" if shared > 1 else ""
         raise InputError(
             f"{workload.model} is not captured at microbatch {training.microbatch} and {wanted}; "
             f"captured tensor degrees: {tensor_degrees}."

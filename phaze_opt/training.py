@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TypeVar
@@ -9,6 +10,7 @@ from typing import TypeVar
 from phaze_opt.arrays import IntArray
 from phaze_opt.checked import check_fields, shown
 from phaze_opt.choices import (
+    ContextKind,
     Dispatcher,
     GradientDtype,
     Launch,
@@ -17,7 +19,7 @@ from phaze_opt.choices import (
     PipelineScheduleName,
     Recompute,
 )
-from phaze_opt.errors import InputError
+from phaze_opt.errors import InputError, unknown_name
 from phaze_opt.limits import MOST_SAMPLES, check_size
 from phaze_opt.on_demand import hashed_once
 from phaze_opt.precision import (
@@ -223,6 +225,23 @@ GRADIENT_COPY_BYTES = {"fp32": 6, "bf16": 4}
 On the same stream after the layer's backward (``foreach_reduce_scatter_copy_in``). Gradients come
 back as shards, which is not counted.
 """
+
+
+def recompute_with(parts: str, recompute: Recompute) -> Recompute:
+    """Return the recompute that is meant where parts are named, and perhaps nothing else."""
+    return "selective" if parts and recompute == "none" else recompute
+
+
+RECOMPUTE_PARTS = (
+    "core_attn",
+    "layernorm",
+    "mlp",
+    "moe",
+    "moe_act",
+    "mla_up_proj",
+    "shared_experts",
+)
+"""What `Training.recompute_parts` may name; see `phaze_opt.workload.recompute_parts`."""
 MOST_IMBALANCE = 64.0
 """Largest `Training.expert_imbalance`."""
 
@@ -241,7 +260,8 @@ class Training:
     recompute
         ``none``, ``selective`` (attention's core; with fused attention every other product and what
         lies between, see `phaze_opt.workload.capture.selective_recompute`) or ``full`` (a
-        checkpoint per layer).
+        checkpoint per layer); ``solve`` for the fastest of these and of all sets of parts, which
+        `phaze_opt.evaluation.evaluate` finds (`phaze_opt.recompute_search`).
     optimizer
         Key of `OPTIMIZERS`.
     sequence_parallel
@@ -285,6 +305,16 @@ class Training:
     expert_imbalance
         Rows of the device with the most, relative to even routing, where experts are shared out.
         It takes that much longer; what devices hold is that of even routing.
+    recompute_parts
+        Which parts of a layer selective recompute runs again, of `RECOMPUTE_PARTS` with commas
+        between them; ``block.mlp`` is that of layers of this name only. Those that ``recompute``
+        describes where none is named.
+    context_parallel
+        Devices that share every sequence, see `phaze_opt.workload.context_parallel`: neighbours in
+        the order of ranks, next to the tensor-parallel group. They hold the same parameters, so
+        they reduce gradients, and share out states, with those of the other sequences.
+    context_kind
+        How they attend to the whole sequence: ``ring``, ``a2a`` or ``gather``.
     precision
         In what linear layers multiply, see `phaze_opt.workload.recipes`: ``bf16`` or a recipe with
         fewer bits. Loss of accuracy is not modelled: whether the model still trains as well is for
@@ -328,6 +358,9 @@ class Training:
     fp8_param_gather: bool = False
     attention_precision: AttentionPrecision = "bf16"
     accumulation_dtype: GradientDtype | None = None
+    context_parallel: int = 1
+    context_kind: ContextKind = "ring"
+    recompute_parts: str = ""
 
     def __repr__(self) -> str:
         return short_repr(self)
@@ -350,6 +383,15 @@ class Training:
             )
 
         check_size("expert_parallel", self.expert_parallel, MOST_SAMPLES)
+        check_size("context_parallel", self.context_parallel, MOST_SAMPLES)
+        for part in self.parts_again:
+            if part.rpartition(".")[2] not in RECOMPUTE_PARTS:
+                raise unknown_name("part in recompute_parts:", part, RECOMPUTE_PARTS)
+        if self.recompute_parts and self.recompute != "selective":
+            raise InputError(
+                f"recompute is {self.recompute}, but with recompute_parts "
+                f"{self.recompute_parts} it must be selective."
+            )
         if not 1.0 <= self.expert_imbalance <= MOST_IMBALANCE:
             raise InputError(
                 f"expert_imbalance is {self.expert_imbalance}, but it must be between 1 and "
@@ -385,9 +427,27 @@ class Training:
         Parameters
         ----------
         data
-            How many replicas there are: a number, or an array of numbers.
+            How many replicas of the parameters there are, devices of a sequence among them: a
+            number, or an array of numbers.
         """
-        return -(-self.global_batch // (data * self.microbatch))
+        return -(-self.global_batch * self.context_parallel // (data * self.microbatch))
+
+    @property
+    def parts_again(self) -> tuple[str, ...]:
+        """The parts that selective recompute runs again, sorted."""
+        if not self.recompute_parts:
+            return ()
+        return tuple(sorted({name.strip() for name in self.recompute_parts.split(",")}))
+
+    @property
+    def most_replicas(self) -> int:
+        """The most replicas that a batch has work for, as `microbatches` counts them."""
+        return self.global_batch // self.microbatch * self.context_parallel
+
+    @property
+    def replica_step(self) -> int:
+        """What the number of replicas is a multiple of."""
+        return math.lcm(self.expert_parallel, self.context_parallel)
 
     @property
     def schedule_of_chunk(self) -> PipelineScheduleName:

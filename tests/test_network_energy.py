@@ -53,8 +53,8 @@ def operator_bytes(one: Point, placement: Placement) -> float:
             for operator in itertools.chain(*(graph.operators for graph in graphs)):
                 if operator.collective is not None:
                     kind, size = operator.collective.kind, operator.collective.size_bytes
-                    if kind == "dispatch" or kind == "combine":
-                        raise AssertionError("no expert is shared out here")
+                    if kind == "dispatch" or kind == "combine" or kind == "ring":
+                        raise AssertionError("no expert and no sequence is shared out here")
                     cost = collective_cost(kind, size, placement.tensor, one.cluster)
                     total += placement.microbatches * sum(cost.bytes_by_level)
     return total

@@ -375,21 +375,22 @@ class StudyBounds:
 
     def on_slices(self, inputs: RunInputs) -> list[RunInputs]:
         """Return a run on every slice of its network that it may use, the whole network first."""
-        degrees = self._degrees(inputs.capture, inputs.cluster)
+        degrees = self._degrees(inputs.capture, inputs.cluster, inputs.training)
         smaller = smaller_slices(inputs.cluster, degrees)
         return [inputs, *(replace(inputs, cluster=cluster) for _, cluster in smaller)]
 
     def variants(self, inputs: RunInputs) -> list[WorkloadVariant]:
         """Return the variants of a workload that the placement may use."""
-        degrees = self._degrees(inputs.capture, inputs.cluster)
+        degrees = self._degrees(inputs.capture, inputs.cluster, inputs.training)
         captured = variants_within(self.workloads[inputs.capture], inputs.cluster, inputs.training)
         if degrees is None:
             return list(captured)
         return [variant for variant in captured if variant.tensor_parallel == degrees.tensor]
 
-    def _degrees(self, capture: int, cluster: Cluster) -> Degrees | None:
+    def _degrees(self, capture: int, cluster: Cluster, training: Training) -> Degrees | None:
         """Return the degrees of every design; ``None`` where the placement solves them."""
-        return degrees_of(self.study.spec.placement, self.workloads[capture], cluster)
+        placement = self.study.spec.placement
+        return degrees_of(placement, self.workloads[capture], cluster, training)
 
     def _layers(
         self,
@@ -448,7 +449,7 @@ class StudyBounds:
         if key not in self._placements:
             problem = bare_problem(variant, cluster, training, fusion)
             distinct = [index for _, index in variant.nodes]
-            degrees = self._degrees(capture, cluster)
+            degrees = self._degrees(capture, cluster, training)
             most = self.study.spec.constraints.max_devices
             self._placements[key] = LeastPlacement(problem, tensor, distinct, degrees, most)
         return self._placements[key]

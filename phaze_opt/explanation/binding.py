@@ -59,9 +59,9 @@ class CriticalOperator:
     overhead_s
         The chip's constant, part of the operator's time.
     collective
-        Whether it is communication: of the tensor-parallel group, or of the devices of experts.
+        Whether it is communication, with nothing beside it.
     exchange
-        Whether it is the latter, and sends tokens to their experts or results back.
+        Whether it sends tokens to their experts, or results back.
     """
 
     id: str
@@ -286,7 +286,7 @@ def _critical_operator(scheduled: ScheduledPass, index: int) -> tuple[CriticalOp
         all_cores=entry.intra_operator,
         bound_by=max(parts_s, key=lambda part: parts_s[part]),
         overhead_s=overhead_s,
-        collective=operator.collective is not None,
+        collective=operator.collective is not None and not operator.gemms,
         exchange=operator.is_exchange,
     )
     return step, _BUSY[busy_s.index(most_s)]

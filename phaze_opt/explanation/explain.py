@@ -16,6 +16,7 @@ from phaze_opt.evaluation import (
     point_ranges,
     time_at_rates,
     with_range,
+    with_recompute_solved,
 )
 from phaze_opt.explanation.binding import PassBinding, bind_pass
 from phaze_opt.explanation.changes import changes, fewer_launches, more_overlap
@@ -150,10 +151,17 @@ def explain(
 def _loader(workload: Workload) -> LoadWorkload:
     """Return what loads a model under other options, see `explain`."""
 
-    def select(*, microbatch: int, sequence_parallel: bool, tensor: int | None) -> Workload:
+    def select(
+        *,
+        microbatch: int,
+        sequence_parallel: bool,
+        tensor: int | None,
+        context_parallel: int = 1,
+    ) -> Workload:
         captured = {variant.tensor_parallel for variant in workload.variants}
         of_degree = sorted(captured) if tensor is None else (tensor,)
-        variants = select_variants(workload, of_degree, (microbatch,), sequence_parallel)
+        shape = of_degree, (microbatch,), sequence_parallel, (context_parallel,)
+        variants = select_variants(workload, *shape)
         return replace(workload, variants=variants)
 
     if names_a_shape(workload.model):
@@ -173,6 +181,7 @@ def explain_point(point: Point, load: LoadWorkload, schedules: ScheduleCache) ->
     schedules
         By content; solved ones are added.
     """
+    point = with_recompute_solved(point, schedules)
     whole = cost_point(point, schedules)
     costed, evaluation = place_on_slice(whole, schedules)
     evaluation = with_range(point, evaluation, schedules)

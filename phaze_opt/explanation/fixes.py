@@ -188,6 +188,7 @@ def _captured(after: Point, load: LoadWorkload) -> Workload:
         microbatch=after.training.microbatch,
         sequence_parallel=after.training.sequence_parallel,
         tensor=after.placement[2] if isinstance(after.placement, tuple) else None,
+        context_parallel=after.training.context_parallel,
     )
 
 

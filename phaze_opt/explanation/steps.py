@@ -47,7 +47,8 @@ class Step:
         if self.kind in ("tensor", "pipeline"):
             degrees = given_degrees(point)._replace(**{self.kind: self.degree})
             # As many replicas stay as the devices then hold.
-            most = point.cluster.devices // (degrees.pipeline * degrees.tensor)
+            sharing = degrees.tensor * point.training.context_parallel
+            most = point.cluster.devices // (degrees.pipeline * sharing)
             degrees = degrees._replace(data=max(1, min(degrees.data, most)))
             return replace(point, placement=degrees)
         return replace(point, training=replace(point.training, **self.training))

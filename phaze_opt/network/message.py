@@ -1,11 +1,12 @@
-"""What a point-to-point message between neighbouring stages of a pipeline costs."""
+"""What point-to-point messages cost: between neighbouring stages, and around a ring of devices."""
 
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 
 from phaze_opt.network.cluster import Cluster, launch_s, outermost_level, units_and_extents
-from phaze_opt.network.collective import collective_terms
+from phaze_opt.network.collective import CollectiveCost, collective_terms
 from phaze_opt.network.term import Term, nothing_sent
 from phaze_opt.network.torus import shift_load
 
@@ -63,6 +64,28 @@ def message_term(cluster: Cluster, stride: int = 1, group: int = 2) -> Term:
 def send_receive_s(size_bytes: float, cluster: Cluster, stride: int = 1, group: int = 2) -> float:
     """Return the time of one message of some bytes per device; see `message_term`."""
     return message_term(cluster, stride, group).seconds(size_bytes)
+
+
+@lru_cache(maxsize=4096)
+def ring_cost(
+    size_bytes: float, messages: int, group: int, cluster: Cluster, stride: int = 1
+) -> CollectiveCost:
+    """Return the cost of messages to the next device of a ring, one after another.
+
+    All devices send at once, and the slowest link between neighbours counts.
+
+    Parameters
+    ----------
+    size_bytes
+        Of all messages of a device.
+    messages
+        How many it sends.
+    group, cluster, stride
+        As for `message_term`.
+    """
+    term = message_term(cluster, stride, group)
+    sent = tuple(share * size_bytes for share in term.sent_per_byte)
+    return CollectiveCost("ring", messages * term.seconds(size_bytes / messages), sent)
 
 
 def messages_per_link(cluster: Cluster, index: int, stride: int) -> int:

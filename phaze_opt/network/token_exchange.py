@@ -25,6 +25,7 @@ from phaze_opt.codec import data_table, from_builtins
 from phaze_opt.network.cluster import Cluster, outermost_level
 from phaze_opt.network.collective import CollectiveCost, collective_cost
 from phaze_opt.network.groups import members_joined
+from phaze_opt.network.message import ring_cost
 from phaze_opt.workload.graph import Collective, TokenExchange
 
 
@@ -157,7 +158,7 @@ def _missed(experts: int, own: float, top_k: int) -> float:
 
 
 def operator_cost(collective: Collective, tensor: int, cluster: Cluster) -> CollectiveCost:
-    """Return what an operator's communication costs: of a tensor-parallel group, or of experts.
+    """Return what an operator's communication costs, whichever group of devices it is among.
 
     Parameters
     ----------
@@ -172,6 +173,13 @@ def operator_cost(collective: Collective, tensor: int, cluster: Cluster) -> Coll
     if kind == "dispatch" or kind == "combine":
         assert exchange
         return exchange_cost(exchange, cluster, tensor, is_dispatch=kind == "dispatch")
+    context = collective.context
+    if context:
+        devices, size_bytes = context.devices, collective.size_bytes
+        if kind == "ring":
+            return ring_cost(size_bytes, context.messages, devices, cluster, tensor)
+        return collective_cost(kind, size_bytes, devices, cluster, tensor)
+    assert kind != "ring"
     return collective_cost(kind, collective.size_bytes, tensor, cluster)
 
 

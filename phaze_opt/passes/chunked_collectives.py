@@ -20,7 +20,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from phaze_opt.arrays import FloatArray, IntArray
+from phaze_opt.arrays import BoolArray, FloatArray, IntArray
 from phaze_opt.estimator.estimate import ModeSeconds
 from phaze_opt.workload.graph import OperatorGraph
 from phaze_opt.workload.recipes import is_cast
@@ -82,6 +82,13 @@ def _chunked_latency_s(
 
 
 @lru_cache(maxsize=512)
+def of_tensor_groups(graph: OperatorGraph) -> BoolArray:
+    """Say of every operator whether it is a collective that may go beside a product, cached."""
+    sent = [operator.collective for operator in graph.operators]
+    return np.array([each is not None and each.is_tensor_parallel for each in sent], dtype=np.bool_)
+
+
+@lru_cache(maxsize=512)
 def _paired(graph: OperatorGraph) -> tuple[IntArray, IntArray]:
     """Return collectives, and the product that each runs beside, cached."""
     pairs = np.array(list(_pairs(graph)), dtype=np.int64).reshape(-1, 2)
@@ -98,9 +105,7 @@ def _pairs(graph: OperatorGraph) -> Iterator[tuple[int, int]]:
     for source, destination, _ in graph.edges:
         neighbours.setdefault(destination, []).insert(0, source)
         neighbours.setdefault(source, []).append(destination)
-    for index, operator in enumerate(graph.operators):
-        if operator.collective is None or operator.collective.exchange:
-            continue
+    for index in np.flatnonzero(of_tensor_groups(graph)).tolist():
         for other in _beyond_casts(graph, neighbours, index):
             if graph.operators[other].gemms and other not in taken:
                 taken.add(other)

@@ -35,7 +35,7 @@ from phaze_opt.estimator.rooflines import roofline_seconds
 from phaze_opt.hardware.accelerator import Accelerator
 from phaze_opt.network.cluster import Cluster
 from phaze_opt.passes.bare_layers import copies_s
-from phaze_opt.passes.chunked_collectives import beside_products
+from phaze_opt.passes.chunked_collectives import beside_products, of_tensor_groups
 from phaze_opt.passes.estimates import with_lane_rate
 from phaze_opt.passes.graphs import AGAIN, as_estimated, default_fusion, fuse_once, graphs_of
 from phaze_opt.passes.handled import check_handled
@@ -273,7 +273,8 @@ def _roofline_passes(graphs: tuple[OperatorGraph, ...], chips: Chips, run: _Run)
         if run.chunked > 1:
             # As if every collective had a product next to it that hides all but one chunk.
             core_share = chips.column("calibration.collective_core_share")
-            link_s = mode.link_s * (core_share + (1.0 - core_share) / run.chunked)
+            factor = core_share + (1.0 - core_share) / run.chunked
+            link_s = mode.link_s * np.where(of_tensor_groups(graph), factor, 1.0)
             mode = mode.with_seconds(link_s=link_s)
         passes.append(_roofline_pass(graph, mode, chips, run))
     return np.stack(passes)

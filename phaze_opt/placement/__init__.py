@@ -45,6 +45,8 @@ Where a formula stands, that loops and bounds call too:
 - exposed gradients and gathers: `overlap.backward_queue_s`, `overlap.forward_queue_s`; the cores
   that hidden ones take: `overlap.charged_s`
 - microbatches and padding: `phaze_opt.training.Training.microbatches`
+- devices that share a sequence, which are replicas of the parameters: `Training.replica_step`,
+  `phaze_opt.degrees.Degrees.as_replicas`
 - what ``partial`` overlap hides: `synchronisation.hidden_share`
 - bytes per parameter of optimizers: `phaze_opt.training.OPTIMIZERS`
 """

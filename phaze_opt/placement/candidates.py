@@ -7,7 +7,8 @@ they are. Where there are very many, they are in classes too: each is bounded by
 exchange beside what its most share out, and tried with its fewest and its most.
 
 Ranks are numbered with tensor parallelism innermost; then either the replicas of one stage or the
-stages of one replica are neighbours. On a cluster of one flat level the two are the same.
+stages of one replica are neighbours. On a cluster of one flat level the two are the same. Devices
+that share a sequence are replicas next to each other: they hold the same parameters.
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ class Candidate(NamedTuple):
 
     @property
     def data(self) -> int:
-        """Number of replicas."""
+        """Number of replicas of the parameters, devices that share a sequence among them."""
         return self.degrees.data
 
     @property
@@ -300,7 +301,7 @@ def _size_of_degree(
     if not _has_classes(cluster, training, shares_out):
         # So many replicas fit at most beside 1, 2, … stages.
         fitting = cluster.devices // (tensor * np.arange(1, layers + 1, dtype=np.int64))
-        each = np.minimum(fitting, most) // training.expert_parallel
+        each = np.minimum(fitting, most) // training.replica_step
         return DegreeSize(len(orders) * int(each.sum()), most)
     firsts = [
         first
@@ -312,14 +313,14 @@ def _size_of_degree(
 
 
 def rank_orders(cluster: Cluster, training: Training) -> tuple[RankOrder, ...]:
-    """Return the orders of ranks that differ; replicas that share experts out are neighbours."""
-    only = len(cluster.levels) == 1 or training.expert_parallel > 1
+    """Return the orders of ranks that differ; what shares experts or sequences is together."""
+    only = len(cluster.levels) == 1 or training.replica_step > 1
     return RANK_ORDERS[:1] if only else RANK_ORDERS
 
 
 def most_data(devices: int, cluster: Cluster, training: Training) -> int:
     """Return the most replicas of so many devices each."""
-    return min(cluster.devices // devices, training.global_batch // training.microbatch)
+    return min(cluster.devices // devices, training.most_replicas)
 
 
 def _classes(
@@ -339,7 +340,7 @@ def _classes(
         first = first[: np.searchsorted(first, fitting, side="right")]
         if len(first):
             last = np.append(first[1:] - 1, fitting)
-            yield stages, first, first if training.expert_parallel > 1 else last
+            yield stages, first, first if training.replica_step > 1 else last
 
 
 @lru_cache(maxsize=32)
@@ -350,13 +351,13 @@ def _starts(
     if _has_classes(cluster, training, shares_out):
         begins = _where_microbatches_change(training, most_data)
         return rising_starts(cluster, units, begins, most_data)
-    experts = training.expert_parallel
-    return np.arange(experts, most_data + 1, experts, dtype=np.int64)
+    step = training.replica_step
+    return np.arange(step, most_data + 1, step, dtype=np.int64)
 
 
 def _has_classes(cluster: Cluster, training: Training, shares_out: bool) -> bool:
     """Whether classes have several numbers of replicas."""
-    may_have = training.expert_parallel == 1 and (training.zero == 0 or shares_out)
+    may_have = training.replica_step == 1 and (training.zero == 0 or shares_out)
     return may_have and training.interleave == 1 and has_ranges(cluster)
 
 

@@ -58,7 +58,7 @@ def describe(
     heaviest = max(range(len(stages)), key=lambda index: (stages[index].load_s, -index))
     return Placement(
         pipeline=candidate.pipeline,
-        data=candidate.data,
+        data=candidate.data // costs.problem.training.context_parallel,
         tensor=candidate.tensor,
         rank_order=ORDER_TEXTS[candidate.order],
         pipeline_schedule="interleaved" if layout.chunks > 1 else costs.schedule,
@@ -67,6 +67,7 @@ def describe(
         time_per_batch_s=time_s,
         time_breakdown_s=_breakdown(costs, layout, heaviest, stages[heaviest], time_s),
         expert=costs.problem.training.expert_parallel,
+        context=costs.problem.training.context_parallel,
     )
 
 

@@ -232,4 +232,5 @@ def _data_degrees(problem: PlacementProblem, tensor: int) -> list[int]:
         return always or training.microbatches(data) < min(layers, devices // (tensor * data))
 
     most = {_most_data(problem, tensor, stages) for stages in range(1, layers + 1)}
-    return sorted({1} | {data for data in most if data * tensor <= devices and matters(data)})
+    fewest = training.context_parallel
+    return sorted({fewest} | {data for data in most if data * tensor <= devices and matters(data)})

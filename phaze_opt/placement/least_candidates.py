@@ -350,8 +350,8 @@ class _Collector:
             ]
             return np.concatenate([np.zeros((4, 0), dtype=np.int64), *map(np.stack, parts)], axis=1)
         fits = degrees.devices <= problem.cluster.devices and degrees.pipeline <= costs.layers
-        fits = fits and degrees.data % self.training.expert_parallel == 0
-        fits = fits and degrees.data * self.training.microbatch <= self.training.global_batch
+        fits = fits and degrees.data % self.training.replica_step == 0
+        fits = fits and degrees.data <= self.training.most_replicas
         given = [
             (
                 degrees.pipeline,

@@ -32,7 +32,7 @@ def most_held_bytes(problem: PlacementProblem, tensor: int) -> float:
     count = len(chain)
     # One replica has all microbatches, and all of the state; shares of others are whole for a layer
     # at a time.
-    microbatches = training.microbatches(1)
+    microbatches = training.microbatches(training.context_parallel)
     shards = Shards.of(training.zero, problem.cluster.devices)
     counts = zip(chain.parameters.own, chain.parameters.elsewhere, strict=True)
     whole_layer = max(shards.whole_layer_bytes(*count, optimizer) for count in counts)

@@ -325,7 +325,7 @@ class Placement(PrintsAsTables):
     Attributes
     ----------
     pipeline, data, tensor
-        The three degrees; ``pipeline × data × tensor`` devices are used.
+        The degrees; ``pipeline × data × context × tensor`` devices are used.
     rank_order
         Whether the replicas of a stage are neighbours, or the stages of a replica.
     pipeline_schedule
@@ -346,6 +346,8 @@ class Placement(PrintsAsTables):
         none of them is below; and ``(time − bound) / time``. ``None`` where it was given.
     expert
         Among how many replicas, which are neighbours, the routed experts are shared out.
+    context
+        Devices that share every sequence.
     """
 
     pipeline: int
@@ -361,6 +363,7 @@ class Placement(PrintsAsTables):
     bound_s: float | None = None
     gap: float | None = None
     expert: int = 1
+    context: int = 1
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -386,15 +389,17 @@ class Placement(PrintsAsTables):
 
     @property
     def degrees_text(self) -> str:
-        """The degrees as ``PPxDPxTP``, and ``xEP`` where experts are shared out."""
+        """The degrees as ``PPxDPxTP``, with those of experts and sequences as far as shared."""
         return self.degrees.text
 
     @property
     def degrees(self) -> Degrees:
         """The degrees of parallelism."""
-        return Degrees(self.pipeline, self.data, self.tensor, self.expert)
+        return Degrees(
+            self.pipeline, self.data, self.tensor, expert=self.expert, context=self.context
+        )
 
     @property
     def devices(self) -> int:
         """Devices that are used."""
-        return self.pipeline * self.data * self.tensor
+        return self.degrees.devices

@@ -78,7 +78,8 @@ def place_again(problem: PlacementProblem, placement: Placement) -> Placement:
         are even parts.
     """
     costs = CandidateCosts(problem)
-    candidate = Candidate.of(placement.degrees, order_of_text(placement.rank_order))
+    degrees = placement.degrees.as_replicas
+    candidate = Candidate.of(degrees, order_of_text(placement.rank_order))
     if problem.training.interleave > 1:
         return evaluate_interleaved(costs, candidate)
     sizes = [len(stage.layers) for stage in placement.stages]
@@ -101,9 +102,15 @@ def _check(problem: PlacementProblem) -> None:
 
 
 def _check_replicas(problem: PlacementProblem) -> None:
-    """Refuse more devices of an expert-parallel group than there can be replicas."""
+    """Refuse more devices of an expert- or context-parallel group than there can be replicas."""
     training = problem.training
     most = most_data(min(problem.layers), problem.cluster, training)
+    if training.context_parallel > 1 and training.replica_step > most:
+        raise InfeasibleError(
+            f"context_parallel is {training.context_parallel} and expert_parallel is "
+            f"{training.expert_parallel}, but at most {most} of the {problem.cluster.devices} "
+            "devices can hold the same layers, of which there must be a multiple of both."
+        )
     if training.expert_parallel > max(most, 1):
         raise InfeasibleError(
             f"expert_parallel is {training.expert_parallel}, but there are at most {most} replicas "
@@ -123,7 +130,14 @@ def _check_edges(edges: tuple[tuple[int, int], ...], count: int) -> None:
 
 def _given(problem: PlacementProblem, costs: CandidateCosts, degrees: Degrees) -> Placement:
     """Evaluate the even split of given degrees, or say why it cannot run."""
-    pipeline, data, tensor, label = degrees.pipeline, degrees.data, degrees.tensor, degrees.text
+    pipeline, data, tensor = degrees.pipeline, degrees.data, degrees.tensor
+    context = problem.training.context_parallel
+    label = degrees.sharing_sequences(context).text
+    if data % context:
+        raise InfeasibleError(
+            f"{degrees.text} has {data} replicas, but with a context_parallel of {context} there "
+            "must be a multiple of it."
+        )
     if min(degrees) < 1:
         raise InputError(f"The degrees {label} must all be at least 1.")
     if tensor not in problem.layers:
@@ -134,10 +148,11 @@ def _given(problem: PlacementProblem, costs: CandidateCosts, degrees: Degrees) -
         raise InfeasibleError(f"{label} needs {degrees.devices} devices, but there are {devices}.")
     if pipeline > len(layers):
         raise InfeasibleError(f"{label} has more stages than the {len(layers)} layers.")
-    if data * training.microbatch > training.global_batch:
+    samples = data // context * training.microbatch
+    if samples > training.global_batch:
         raise InfeasibleError(
             f"{label} with microbatch {training.microbatch} needs a global batch of at least "
-            f"{data * training.microbatch}, but it is {training.global_batch}."
+            f"{samples}, but it is {training.global_batch}."
         )
     if data % training.expert_parallel:
         raise InfeasibleError(

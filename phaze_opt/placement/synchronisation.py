@@ -132,10 +132,12 @@ class ReplicatedLayers:
 
     @cached_property
     def levels(self) -> frozenset[int]:
-        """Network levels over which the tensor-parallel group sends, and that of experts."""
-        cluster, experts = self.problem.cluster, self.problem.training.expert_parallel
-        tensor = levels_used(collective_terms("all_reduce", self.tensor, cluster))
-        return tensor | levels_used(collective_terms("all_to_all", experts, cluster, self.tensor))
+        """Network levels over which groups send beside replicas: tensors, experts, sequences."""
+        cluster, training = self.problem.cluster, self.problem.training
+        used = levels_used(collective_terms("all_reduce", self.tensor, cluster))
+        for devices in (training.expert_parallel, training.context_parallel):
+            used |= levels_used(collective_terms("all_to_all", devices, cluster, self.tensor))
+        return used
 
     @property
     def before_s(self) -> FloatArray:

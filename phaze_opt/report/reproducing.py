@@ -32,6 +32,9 @@ _OPTIONS = (
     "precision",
     "attention_precision",
     "accumulation_dtype",
+    "context_parallel",
+    "context_kind",
+    "recompute_parts",
 )
 """Fields of `Training` that are options of ``evaluate`` with a value."""
 

@@ -68,7 +68,7 @@ def operator_time_words(estimated: EstimatedPass) -> list[str]:
     one_core = map(format_seconds, estimated.estimates.one_core.latency_s.tolist())
     pairs = zip(estimated.graph.operators, every, one_core, strict=True)
     return [
-        on_all if operator.collective is not None else f"{on_all} on all cores, {on_one} on one"
+        f"{on_all} on all cores, {on_one} on one" if operator.gemms or operator.vector else on_all
         for operator, on_all, on_one in pairs
     ]
 
@@ -102,10 +102,11 @@ def _name_and_unit(name: str) -> tuple[str, str]:
 def placement_words(placement: Placement) -> str:
     """Describe the degrees of a placement."""
     pipeline, data, tensor = placement.pipeline, placement.data, placement.tensor
+    shared = f" × context-parallel {placement.context}" if placement.context > 1 else ""
     experts = f", experts shared out over {placement.expert}" if placement.expert > 1 else ""
     return (
         f"{counted(pipeline, 'stage')} × {counted(data, 'replica')} × tensor-parallel {tensor}"
-        f"{experts} ({placement.degrees_text})"
+        f"{shared}{experts} ({placement.degrees_text})"
     )
 
 
@@ -151,6 +152,7 @@ def evaluation_facts(evaluation: Evaluation) -> list[tuple[str, str]]:
             ("per device", rate_words(evaluation)),
             ("MFU", mfu_words(evaluation)),
             *placement_facts(placement),
+            *_recompute_facts(evaluation),
             ("devices", device_words(placement, evaluation.unused_devices)),
             ("memory", memory_words(placement)),
         ]
@@ -158,6 +160,13 @@ def evaluation_facts(evaluation: Evaluation) -> list[tuple[str, str]]:
             facts.append(("padding", padding_words(evaluation.padding_samples)))
         facts.append(("power", power_words(evaluation)))
     return [*facts, ("area", area_words(evaluation)), ("bound by", binding_words(evaluation))]
+
+
+def _recompute_facts(evaluation: Evaluation) -> list[tuple[str, str]]:
+    """Say which recompute was found, where it was searched for."""
+    if not evaluation.recompute:
+        return []
+    return [("recompute", f"{evaluation.recompute}: no other is faster")]
 
 
 def placement_facts(placement: Placement) -> list[tuple[str, str]]:

@@ -53,6 +53,8 @@ WORDS = (
     "dispatcher",
     "precision",
     "attention_precision",
+    "context_kind",
+    "recompute_parts",
     "attention",
     "cluster",
 )
@@ -197,6 +199,8 @@ def _check_training(name: str, value: Scalar) -> None:
         "optimizer": "adam",
         "precision": "fp8",
     }
+    if name == "recompute_parts":
+        fields["recompute"] = "selective"
     try:
         from_builtins({**fields, name: value}, Training, "space")
     except InputError as error:

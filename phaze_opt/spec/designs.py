@@ -20,7 +20,7 @@ from phaze_opt.spec.axis_names import (
     kind_of,
 )
 from phaze_opt.spec.space import Space
-from phaze_opt.training import Training
+from phaze_opt.training import Training, recompute_with
 
 
 @dataclass(frozen=True)
@@ -90,6 +90,8 @@ def training_of(options: Mapping[str, Scalar | None], global_batch: int | None) 
         fields["global_batch"] = global_batch
     if fields.get("pipeline_schedule") is None:
         fields["pipeline_schedule"] = "interleaved" if fields["interleave"] > 1 else "1f1b"
+    if parts := fields.get("recompute_parts"):
+        fields["recompute"] = recompute_with(parts, fields.get("recompute", "none"))
     return Training(**fields)
 
 

@@ -31,8 +31,10 @@ from phaze_opt.spec.frozen import (
 )
 from phaze_opt.spec.study_spec import StudySpec, WorkloadSpec
 from phaze_opt.training import Training
+from phaze_opt.workload.context_parallel import with_context_shared_out
 from phaze_opt.workload.expert_parallel import with_experts_shared_out
-from phaze_opt.workload.graph import Workload
+from phaze_opt.workload.graph import Workload, WorkloadVariant
+from phaze_opt.workload.recompute_parts import with_parts_run_again
 
 MOST_CLUSTERS = 1_000
 """Largest number of combinations of network and number of devices in a space."""
@@ -71,18 +73,32 @@ def freeze(
         resolved = _resolve(spec)
         _check_precisions(resolved)
         workloads = _given(spec, workloads)
-    _check_experts(spec, workloads)
+    _check_groups(spec, workloads)
     hashes = tuple(map(content_hash, workloads))
     return dataclasses.replace(resolved, workload_hashes=hashes), workloads
 
 
-def _check_experts(spec: StudySpec, workloads: Sequence[Workload]) -> None:
-    """Refuse devices that cannot share the routed experts of a workload out."""
+def _check_groups(spec: StudySpec, workloads: Sequence[Workload]) -> None:
+    """Refuse parts that no layer has, and devices that cannot share experts or attention out."""
     degrees: tuple[Any, ...] = spec.space.values_of("expert_parallel") or (spec.expert_parallel,)
     for degree in degrees:
         training = Training(1, expert_parallel=degree)
         for workload in workloads:
             with_experts_shared_out(workload.variants[0], training)
+    for parts in spec.space.values_of("recompute_parts") or (spec.recompute_parts,):
+        training = Training(1, recompute="selective", recompute_parts=str(parts))
+        for workload in workloads:
+            with_parts_run_again(workload.variants[:1], training)
+    kinds: tuple[Any, ...] = spec.space.values_of("context_kind") or (spec.context_kind,)
+    for kind in kinds:
+        training = Training(1, context_kind=kind)
+        for workload in workloads:
+            alike: dict[object, list[WorkloadVariant]] = {}
+            for variant in workload.variants:
+                shape = variant.microbatch, variant.context_parallel
+                alike.setdefault(shape, []).append(variant)
+            for variants in alike.values():
+                with_context_shared_out(variants, training)
 
 
 def _given(spec: StudySpec, workloads: Sequence[Workload | Named]) -> tuple[Workload, ...]:
@@ -297,13 +313,10 @@ def _capture(
         "microbatch": tuple(map(int, microbatches)),
         "sequence": run.sequence or spec.sequence,
         "attention": attention,
+        "context_parallel": space.values_of("context_parallel") or (spec.context_parallel,),
     }
     captured = [load_workload(run.model, sequence_parallel=bool(sp), **options) for sp in split]
     if len(captured) == 1:
         return captured[0]
-    different = {
-        (variant.tensor_parallel, variant.microbatch, variant.sequence_parallel): variant
-        for workload in captured
-        for variant in workload.variants
-    }
+    different = {variant.options: variant for workload in captured for variant in workload.variants}
     return dataclasses.replace(captured[0], variants=tuple(different.values()))

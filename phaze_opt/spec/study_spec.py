@@ -15,6 +15,7 @@ from typing import Any, Literal
 from phaze_opt.choices import (
     AreaModel,
     AttentionKind,
+    ContextKind,
     Dispatcher,
     GradientDtype,
     Launch,
@@ -38,7 +39,7 @@ from phaze_opt.spec.objectives import (
 )
 from phaze_opt.spec.sampler_options import SamplerName, check_objectives, sampler_options
 from phaze_opt.spec.space import MOST_CHIPS, Space
-from phaze_opt.training import Training
+from phaze_opt.training import Training, recompute_with
 
 TensorDegrees = tuple[int, ...] | Literal["all"]
 """Tensor-parallel degrees; ``"all"`` for those among 1, 2, 4 and 8 that divide the model."""
@@ -205,7 +206,7 @@ class StudySpec:
     optimizer, sequence_parallel, residency, microbatch, recompute, zero, pipeline_schedule, \
     interleave, overlap, fused_optimizer, gather_copies, launch, gradient_dtype, expert_parallel, \
     dispatcher, expert_imbalance, precision, fp8_primary_weights, fp8_param_gather, \
-    attention_precision, accumulation_dtype
+    attention_precision, accumulation_dtype, context_parallel, context_kind, recompute_parts
         Options of the training run, as in `phaze_opt.training.Training`, unless they are axes of
         the space. An interleave above 1 implies the interleaved pipeline schedule.
     workloads
@@ -267,6 +268,9 @@ class StudySpec:
     fp8_param_gather: bool = False
     attention_precision: AttentionPrecision = "bf16"
     accumulation_dtype: GradientDtype | None = None
+    context_parallel: int = 1
+    context_kind: ContextKind = "ring"
+    recompute_parts: str = ""
     placement: PlacementChoice = "solve"
 
     def __post_init__(self) -> None:
@@ -366,7 +370,14 @@ class StudySpec:
                 f"{where} {largest}, but it must not be above the global batch of {batch}."
             )
         fixed["pipeline_schedule"] = schedule or ("interleaved" if self.interleave > 1 else "1f1b")
+        fixed["recompute"] = recompute_with(self.recompute_parts, self.recompute)
         Training(**fixed)
+        if "solve" in (self.recompute, *self.space.values_of("recompute")):
+            raise InputError(
+                "recompute is solve, which belongs to evaluate and explain; a study has axes that "
+                'are solved: recompute = { solve = ["none", "full"] }, recompute_parts = { solve = '
+                '["", "mlp", "mlp,layernorm"] }.'
+            )
 
     def _check_search(self) -> None:
         """Refuse a sampler that cannot take the objectives."""

@@ -15,7 +15,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Literal, cast
 
-from phaze_opt.choices import Dispatcher, OptimizerName, Overlap, Recompute, SoftwareName
+from phaze_opt.choices import (
+    ContextKind,
+    Dispatcher,
+    OptimizerName,
+    Overlap,
+    Recompute,
+    SoftwareName,
+)
 from phaze_opt.codec import data_rows
 from phaze_opt.degrees import Degrees
 from phaze_opt.evaluation import Evaluation, place_point
@@ -34,7 +41,7 @@ from phaze_opt.validation.measured import ValidationRow, ValidationTable
 from phaze_opt.validation.reserved import kept_bytes
 from phaze_opt.workload.zoo import load_workload
 
-_FILES = ("training.csv", "training_experts.csv")
+_FILES = ("training.csv", "training_experts.csv", "training_context.csv")
 _MEASURED = ("measured_s", "measured_memory_bytes")
 _NOT_OPTIONS = ("table", "case", "trust", "repeats", "source", *_MEASURED)
 """Columns that say something of the measurement, not of how the model ran."""
@@ -141,7 +148,8 @@ def _tables(
     grouped: dict[tuple[str, str], list[dict[str, str]]] = {}
     for row in itertools.chain.from_iterable(data_rows("validation", name) for name in _FILES):
         if row[column]:
-            grouped.setdefault((row["table"], row["accelerator"]), []).append(row)
+            shared = ", sequences shared" if "context_parallel" in row else ""
+            grouped.setdefault((row["table"] + shared, row["accelerator"]), []).append(row)
     tables = []
     for (name, accelerator), members in grouped.items():
         rows = []
@@ -213,7 +221,9 @@ def _as_if_it_fitted(
 
 def _as_it_may_have_run(options: dict[str, str]) -> Iterator[tuple[CostedPoint, Evaluation]]:
     """Evaluate one measured run at every microbatch and interleaving that it may have had."""
-    degrees = Degrees(*(int(options[axis]) for axis in ("pipeline", "data", "tensor")))
+    context = int(options.get("context_parallel") or 1)
+    three = (int(options[axis]) for axis in ("pipeline", "data", "tensor"))
+    degrees = Degrees(*three)._replace(context=context)
     microbatches = tuple(int(size) for size in options["microbatches"].split())
     sequence_parallel = options["sequence_parallel"] == "true"
     preset = find_accelerator(options["accelerator"])
@@ -225,6 +235,7 @@ def _as_it_may_have_run(options: dict[str, str]) -> Iterator[tuple[CostedPoint, 
         tensor_parallel=(degrees.tensor,),
         microbatch=microbatches,
         sequence_parallel=sequence_parallel,
+        context_parallel=(context,),
     )
     schedules: dict[str, Schedule] = {}
     chunks = (int(count) for count in options["interleave"].split())
@@ -247,6 +258,8 @@ def _as_it_may_have_run(options: dict[str, str]) -> Iterator[tuple[CostedPoint, 
             accumulation_dtype=software.accumulation_dtype,
             precision=precision,
             **software.fp8_weights(precision),
+            context_parallel=context,
+            context_kind=cast(ContextKind, options.get("context_kind") or "ring"),
         )
         point = Point(workload, chip, cluster, training, degrees, software.fusion)
         costed = cost_point(point, schedules)

@@ -9,7 +9,7 @@ bandwidth and are slowed down.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
@@ -28,7 +28,7 @@ from phaze_opt.whole_space.scalar_products import (
     score_work,
 )
 from phaze_opt.whole_space.scalar_rates import Rates, TensorGroup
-from phaze_opt.workload.graph import Gemm, OperatorGraph
+from phaze_opt.workload.graph import Collective, Gemm, OperatorGraph
 
 
 @dataclass(frozen=True)
@@ -187,7 +187,16 @@ def _link_s(graph: OperatorGraph, calibration: Calibration, group: TensorGroup) 
     if group.chunks == 1:
         return sent_s
     share = calibration.collective_core_share
-    return [seconds * (share + (1.0 - share) / group.chunks) for seconds in sent_s]
+    exposed = share + (1.0 - share) / group.chunks
+    return [
+        seconds * exposed if sent is not None and sent.is_tensor_parallel else seconds
+        for seconds, sent in zip(sent_s, _sent(graph), strict=True)
+    ]
+
+
+def _sent(graph: OperatorGraph) -> Iterator[Collective | None]:
+    """Yield what every operator sends."""
+    return (operator.collective for operator in graph.operators)
 
 
 @lru_cache(maxsize=1024)
@@ -195,7 +204,7 @@ def _sent_s(graph: OperatorGraph, cluster: Cluster, degree: int) -> list[float]:
     """Return the seconds of whole collectives on the network."""
     return [
         0.0 if sent is None else operator_cost(sent, degree, cluster).time_s
-        for sent in (operator.collective for operator in graph.operators)
+        for sent in _sent(graph)
     ]
 
 

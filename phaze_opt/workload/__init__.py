@@ -10,12 +10,14 @@ Modules
 ``config``         the shape of a transformer
 ``experts``        mixtures of experts and latent attention: shapes, and grouped products
 ``expert_parallel``  a captured model whose routed experts are shared out among devices
+``context_parallel``  a captured model whose sequences are shared among devices
 ``model_string``   the shape from ``gpt:...``, ``llama:...`` and ``moe:...``
 ``huggingface``    the shape from a Hugging Face ``config.json``; ``huggingface_families`` has a row
                    for every ``model_type``, ``huggingface_experts`` those of mixtures of experts,
                    ``huggingface_fields`` what hangs on several keys
 ``graph``          the data: `graph.Operator`, `graph.OperatorGraph`, `graph.Layer`,
                    `graph.Workload`
+``recompute_parts``  parts of a layer that selective recompute runs again
 ``recipes``        linear layers in fewer bits: casts, narrow copies, what stays in 16 bits
 ``fusion``         operators merged as frameworks and compilers do
 ``workload_file``  a workload as a JSON file, written, read and checked
@@ -29,6 +31,9 @@ Formula -> function
 FLOPs of a product                       -> `graph.Gemm.flops`
 FLOPs that the model asks for            -> `graph.Operator.model_flops`, `experts.surplus_flops`
 rows that a grouped product computes     -> `experts.rows_of_expert`
+stash and operators of recomputed parts  -> `recompute_parts`
+keys and values that devices of a
+sequence send, and what they hold more   -> `context_parallel`
 bytes that an operator reads and writes  -> `graph.OperatorGraph.read_bytes`,
                                             `graph.OperatorGraph.write_bytes`
 FLOPs of a graph, of a model's forward   -> `graph.OperatorGraph.flops`,

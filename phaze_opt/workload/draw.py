@@ -135,7 +135,8 @@ def _label(operator: Operator, read_bytes: int, write_bytes: int) -> list[str]:
     products = [f"{g.batch} × ({g.m} × {g.k} × {g.n})" for g in operator.gemms]
     kinds = ", ".join(work.kind for work in operator.vector)
     if operator.collective is not None:
-        kinds = f"{operator.collective.kind} {format_bytes(operator.collective.size_bytes)}"
+        sent = f"{operator.collective.kind} {format_bytes(operator.collective.size_bytes)}"
+        kinds = ", ".join(filter(None, (kinds, sent)))
     traffic = f"reads {format_bytes(read_bytes)}, writes {format_bytes(write_bytes)}"
     what = " · ".join([*products[:1], *([f"+{len(products) - 1}"] if products[1:] else []), kinds])
     return [operator.id, what.strip(" ·"), traffic]
@@ -143,7 +144,7 @@ def _label(operator: Operator, read_bytes: int, write_bytes: int) -> list[str]:
 
 def _kind(operator: Operator) -> str:
     """Return the kind of an operator that its colour shows."""
-    if operator.collective is not None:
+    if operator.collective is not None and not operator.gemms:
         return "collective"
     kind = operator_kind(operator)
     return kind if kind in _COLOURS else "vector"

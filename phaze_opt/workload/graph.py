@@ -29,7 +29,9 @@ Dimension = Annotated[int, Meta(ge=1, le=MOST_SIZE)]
 Positive = Annotated[int, Meta(ge=1)]
 """Ranges of numbers: a file with another number is refused (`phaze_opt.codec`)."""
 
-CollectiveKind = Literal["all_reduce", "reduce_scatter", "all_gather", "dispatch", "combine"]
+CollectiveKind = Literal[
+    "all_reduce", "reduce_scatter", "all_gather", "all_to_all", "ring", "dispatch", "combine"
+]
 
 ELEMENTWISE_KINDS = (
     "add",
@@ -155,17 +157,40 @@ class TokenExchange:
 
 
 @dataclass(frozen=True)
+class ContextGroup:
+    """Devices that share a sequence, as far apart in ranks as a tensor-parallel group is large.
+
+    Attributes
+    ----------
+    devices
+        How many they are.
+    messages
+        Messages that each sends to the next one in a ring, one after another.
+    """
+
+    devices: Dimension
+    messages: Dimension = 1
+
+
+@dataclass(frozen=True)
 class Collective:
-    """Communication among the devices of one tensor-parallel group, or of those of experts.
+    """Communication among the devices of one group: tensor-parallel, of a sequence, or of experts.
 
     ``size_bytes`` is the size of the whole (unsharded) tensor, which each device holds after an
-    all-gather, before a reduce-scatter, and before and after an all-reduce; of an ``exchange`` it
-    is that of the rows of all chosen experts.
+    all-gather, before a reduce-scatter, and before and after an all-reduce, and what a device holds
+    before an all-to-all; of an ``exchange`` it is that of the rows of all chosen experts, of a
+    ``ring`` that of all messages of a device.
     """
 
     kind: CollectiveKind
     size_bytes: Elements
     exchange: TokenExchange | UnsetType = UNSET
+    context: ContextGroup | UnsetType = UNSET
+
+    @property
+    def is_tensor_parallel(self) -> bool:
+        """Whether it is among the devices of a tensor-parallel group."""
+        return not (self.exchange or self.context)
 
 
 @dataclass(frozen=True)
@@ -213,8 +238,9 @@ class Operator:
     """One scheduled unit of work.
 
     An operator with only ``gemms`` runs on a tensor core, with only ``vector`` on a vector core,
-    with both on one of each (a fused operator), with a ``collective`` on the network. An operator
-    without any of them takes no time.
+    with both on one of each (a fused operator), with a ``collective`` on the network; attention
+    beside a message to the next device of a ring is on all of them. An operator without any of them
+    takes no time.
 
     Attributes
     ----------
@@ -232,6 +258,9 @@ class Operator:
         Those of ``flops`` that are no part of the model: on rows that only fill the tiles of a
         grouped product, and in products that every device of the tensor-parallel group repeats
         (all but one share of the group).
+    skipped_flops
+        What the model asks for besides, where attention counts in full: on blocks that a causal
+        mask hides and no device computes.
     """
 
     id: str
@@ -240,6 +269,7 @@ class Operator:
     collective: Collective | None = None
     attention: AttentionScores | None = None
     surplus_flops: Size | UnsetType = UNSET
+    skipped_flops: Size | UnsetType = UNSET
 
     @property
     def is_exchange(self) -> bool:
@@ -253,15 +283,15 @@ class Operator:
 
     @property
     def model_flops(self) -> int:
-        """The part of ``flops`` that the model asks for."""
-        return self.flops - (self.surplus_flops or 0)
+        """What the model asks for, attention in full."""
+        return self.flops - (self.surplus_flops or 0) + (self.skipped_flops or 0)
 
     @property
     def masked_flops(self) -> float:
-        """The part of ``flops`` on scores that a causal mask hides; 0 without fused attention."""
+        """The part of `model_flops` on scores that a causal mask hides, in fused attention."""
         scores = self.attention
         if scores is None or not scores.causal:
-            return 0.0
+            return float(self.skipped_flops or 0)
         return self.flops * (1.0 - scores.visible / scores.elements)
 
 
@@ -467,6 +497,9 @@ class WorkloadVariant:
 
     Attributes
     ----------
+    context_parallel
+        Devices that share every sequence: the layers are of one share of its tokens, still without
+        the attention to the others (`phaze_opt.workload.context_parallel`). Not set for 1.
     layers
         The distinct layers.
     nodes
@@ -481,6 +514,13 @@ class WorkloadVariant:
     layers: tuple[Layer, ...]
     nodes: Annotated[tuple[tuple[str, Size], ...], Meta(min_length=1)]
     edges: tuple[tuple[Size, Size, Size], ...]
+    context_parallel: Positive | UnsetType = UNSET
+
+    @property
+    def options(self) -> tuple[int, int, bool, int]:
+        """What it was captured for: tensor degree, microbatch, and how sequences are split."""
+        split = self.sequence_parallel, self.context_parallel or 1
+        return self.tensor_parallel, self.microbatch, *split
 
     @cached_property
     def names(self) -> tuple[str, ...]:
@@ -539,7 +579,7 @@ class Workload(PrintsAsTables):
     parameters
         Number of parameters of the whole model; tied weights count once.
     variants
-        One per captured ``(tensor_parallel, microbatch, sequence_parallel)``.
+        One per captured ``(tensor_parallel, microbatch, sequence_parallel, context_parallel)``.
     active_parameters
         Those among ``parameters`` that work on a token; not set where all of them do.
     """
@@ -563,7 +603,7 @@ class Workload(PrintsAsTables):
         )
 
     def variants_for(
-        self, microbatch: int, sequence_parallel: bool = False
+        self, microbatch: int, sequence_parallel: bool = False, context_parallel: int = 1
     ) -> Iterator[WorkloadVariant]:
         """Yield the captured variants of one microbatch, by rising tensor degree.
 
@@ -572,6 +612,8 @@ class Workload(PrintsAsTables):
         """
         for variant in sorted(self.variants, key=lambda v: v.tensor_parallel):
             if variant.microbatch != microbatch:
+                continue
+            if (variant.context_parallel or 1) != context_parallel:
                 continue
             if variant.tensor_parallel == 1 or variant.sequence_parallel == sequence_parallel:
                 yield variant

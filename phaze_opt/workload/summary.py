@@ -124,10 +124,10 @@ def summarise(workload: Workload, variant: int = 0) -> WorkloadSummary:
 
 def operator_kind(operator: Operator) -> str:
     """Return the kind of an operator in one word."""
-    if operator.collective is not None:
-        return operator.collective.kind
     if operator.gemms:
         return "fused" if operator.vector else "gemm"
+    if operator.collective is not None:
+        return operator.collective.kind
     return operator.vector[0].kind if operator.vector else "none"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import math
 from collections.abc import Sequence
@@ -221,6 +222,7 @@ def select_variants(
     tensor_parallel: Sequence[int],
     microbatch: Sequence[int],
     sequence_parallel: bool,
+    context_parallel: Sequence[int] = (1,),
 ) -> tuple[WorkloadVariant, ...]:
     """Return the captured variants of every combination, by rising tensor degree and microbatch.
 
@@ -229,20 +231,20 @@ def select_variants(
     InputError
         If one was not captured; the message names those that were.
     """
-    captured = {
-        (variant.tensor_parallel, variant.microbatch, variant.sequence_parallel): variant
-        for variant in workload.variants
-    }
+    captured = {variant.options: variant for variant in workload.variants}
     chosen = []
     for tensor_degree in sorted(set(tensor_parallel)):
-        for samples in sorted(set(microbatch)):
-            key = (tensor_degree, samples, sequence_parallel and tensor_degree > 1)
+        for samples, devices in itertools.product(
+            sorted(set(microbatch)), sorted(set(context_parallel))
+        ):
+            key = (tensor_degree, samples, sequence_parallel and tensor_degree > 1, devices)
             if key not in captured:
-                there = ", ".join(f"{t} and {b}" for t, b, _ in sorted(captured))
+                there = ", ".join(f"{t} and {b}" for t, b, *_ in sorted(captured))
+                shared = f" with context_parallel {devices}" if devices > 1 else ""
                 raise InputError(
                     f"{workload.model} was not captured at tensor degree {tensor_degree} and "
-                    f"microbatch {samples}{' with sequence parallelism' if key[2] else ''}; "
-                    f"it was at {there}."
+                    f"microbatch {samples}{' with sequence parallelism' if key[2] else ''}{shared};"
+                    f" it was at {there}."
                 )
             chosen.append(captured[key])
     return tuple(chosen)

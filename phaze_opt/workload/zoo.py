@@ -15,6 +15,7 @@ from phaze_opt.checked import Named, checked
 from phaze_opt.choices import AttentionKind
 from phaze_opt.codec import data_table, from_builtins
 from phaze_opt.errors import InputError, unknown_name
+from phaze_opt.limits import MOST_SAMPLES, check_size
 from phaze_opt.workload.cache import CachedVariant, CaptureKey, read_variant, write_variant
 from phaze_opt.workload.config import TransformerConfig
 from phaze_opt.workload.graph import Workload
@@ -43,6 +44,7 @@ def load_workload(
     sequence_parallel: bool = False,
     sequence: int | None = None,
     attention: AttentionKind | None = None,
+    context_parallel: Sequence[int] = (1,),
 ) -> Workload:
     """Return a model at some tensor degrees and microbatches, from the cache where possible.
 
@@ -63,12 +65,14 @@ def load_workload(
     attention
         ``eager`` (scores in memory) or ``flash`` (one fused core), instead of the model's own;
         the workload's name says so.
+    context_parallel
+        Among how many devices every sequence is shared; captured in every combination, too.
 
     Raises
     ------
     InputError
-        If the model is unknown, a tensor degree does not divide it, or a number is not
-        allowed or missing.
+        If the model is unknown, a tensor degree or number of devices does not divide it, or a
+        number is not allowed or missing.
     NotFoundError
         If there is no such file.
     """
@@ -78,7 +82,8 @@ def load_workload(
             raise InputError(
                 f"{model} is captured with its own attention; it cannot be changed to {attention}."
             )
-        return _from_file(model, tensor_parallel, microbatch, sequence_parallel, sequence)
+        shape = tensor_parallel, microbatch, sequence_parallel, context_parallel
+        return _from_file(model, shape, sequence)
     config = model_config(model, sequence)
     _refuse_unstated_sequence(config, model, sequence)
     if attention not in (None, config.attention):
@@ -86,13 +91,16 @@ def load_workload(
         name = f"{model}, {attention} attention"
     else:
         name = model
-    _refuse_impossible(config, model, tensor_parallel, microbatch, sequence_parallel)
-    keys = [
-        CaptureKey(config, tensor_degree, samples, sequence_parallel and tensor_degree > 1)
-        for tensor_degree in sorted(set(tensor_parallel))
-        for samples in sorted(set(microbatch))
-    ]
-    cached = [read_variant(key) or _capture(key) for key in keys]
+    cached: list[CachedVariant] = []
+    for devices in sorted(set(context_parallel)) or (0,):
+        share = _share_of_tokens(config, model, devices)
+        _refuse_impossible(share, model, tensor_parallel, microbatch, sequence_parallel)
+        keys = [
+            CaptureKey(share, tensor_degree, samples, sequence_parallel and tensor_degree > 1)
+            for tensor_degree in sorted(set(tensor_parallel))
+            for samples in sorted(set(microbatch))
+        ]
+        cached += [_as_shared(read_variant(key) or _capture(key), devices) for key in keys]
     return Workload(
         model=name,
         sequence=config.sequence,
@@ -105,7 +113,14 @@ def load_workload(
 class LoadWorkload(Protocol):
     """Loads one model under options that vary."""
 
-    def __call__(self, *, microbatch: int, sequence_parallel: bool, tensor: int | None) -> Workload:
+    def __call__(
+        self,
+        *,
+        microbatch: int,
+        sequence_parallel: bool,
+        tensor: int | None,
+        context_parallel: int = 1,
+    ) -> Workload:
         """Load it at one tensor degree, or at all tensor degrees that divide it (``None``).
 
         Raises
@@ -126,7 +141,13 @@ def model_loader(
         As `load_workload` takes them.
     """
 
-    def load(*, microbatch: int, sequence_parallel: bool, tensor: int | None) -> Workload:
+    def load(
+        *,
+        microbatch: int,
+        sequence_parallel: bool,
+        tensor: int | None,
+        context_parallel: int = 1,
+    ) -> Workload:
         return load_workload(
             model,
             tensor_parallel=tensor_degrees(model) if tensor is None else (tensor,),
@@ -134,6 +155,7 @@ def model_loader(
             sequence_parallel=sequence_parallel,
             sequence=sequence,
             attention=attention,
+            context_parallel=(context_parallel,),
         )
 
     return load
@@ -222,9 +244,7 @@ def _is_captured(model: str) -> bool:
 
 def _from_file(
     model: str,
-    tensor_parallel: Sequence[int],
-    microbatch: Sequence[int],
-    sequence_parallel: bool,
+    shape: tuple[Sequence[int], Sequence[int], bool, Sequence[int]],
     sequence: int | None,
 ) -> Workload:
     """Read a captured workload and choose the variants that were asked for."""
@@ -234,7 +254,7 @@ def _from_file(
             f"{model} was captured with a sequence of {workload.sequence}; "
             f"it cannot be changed to {sequence}."
         )
-    variants = select_variants(workload, tensor_parallel, microbatch, sequence_parallel)
+    variants = select_variants(workload, *shape)
     return replace(workload, variants=variants)
 
 
@@ -256,6 +276,44 @@ def _refuse_unstated_sequence(config: TransformerConfig, model: str, sequence: i
             f"model is trained on; above {LONGEST_UNSTATED_SEQUENCE} say how many, for example "
             "--sequence 4096, or sequence = 4096 in a study file or in Python."
         )
+
+
+def _share_of_tokens(config: TransformerConfig, model: str, devices: int) -> TransformerConfig:
+    """Return the shape of what one of the devices that share every sequence has.
+
+    Raises
+    ------
+    InputError
+        If the model, or its attention, cannot be shared out so.
+    """
+    check_size("context_parallel", devices, MOST_SAMPLES)
+    if devices == 1:
+        return config
+    tokens, rest = divmod(config.sequence, devices)
+    if rest:
+        raise InputError(
+            f"context_parallel is {devices}, but it must divide the {config.sequence} tokens per "
+            f"sample of {model}."
+        )
+    if config.attention != "flash" or config.encoder_layers or config.patch_size:
+        raise InputError(
+            f"context_parallel is {devices}, but it must be 1 for {model}: sequences are shared "
+            "only by fused self-attention on text; --attention flash changes the attention."
+        )
+    window = max((each for each in config.block_windows if each), default=0)
+    if window >= tokens:
+        raise InputError(
+            f"context_parallel is {devices}, which leaves {tokens} tokens of a sample on a device, "
+            f"but {model} has a window of {window}, which must be shorter."
+        )
+    return replace(config, sequence=tokens, position_rows=config.position_table_rows)
+
+
+def _as_shared(cached: CachedVariant, devices: int) -> CachedVariant:
+    """Say of a capture among how many devices its sequences are shared."""
+    if devices == 1:
+        return cached
+    return replace(cached, variant=replace(cached.variant, context_parallel=devices))
 
 
 def _refuse_impossible(

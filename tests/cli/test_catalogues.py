@@ -116,7 +116,7 @@ def test_chips_are_compared_as_a_study_compares_them(phaze: Phaze) -> None:
     [
         ("--microbatch=many", "--microbatch is 'many', but it must be solve or whole numbers"),
         ("--microbatch=16", "must not be above the global batch of 8"),
-        ("--recompute=some", "'some'. Allowed: full, none, selective"),
+        ("--recompute=some", "Allowed: full, none, selective, solve"),
         ("--zero=7", "zero"),
     ],
 )

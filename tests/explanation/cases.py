@@ -39,7 +39,11 @@ CHIP = Accelerator(
 
 
 def tiny(
-    *, microbatch: int, sequence_parallel: bool = False, tensor: int | None = None
+    *,
+    microbatch: int,
+    sequence_parallel: bool = False,
+    tensor: int | None = None,
+    context_parallel: int = 1,
 ) -> Workload:
     """Load a small transformer as `phaze_opt.workload.zoo.LoadWorkload` says."""
     return _tiny(microbatch, sequence_parallel, TENSOR_DEGREES if tensor is None else (tensor,))

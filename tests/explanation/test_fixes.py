@@ -134,7 +134,10 @@ def test_what_cannot_be_captured_is_left_out() -> None:
     """A captured file holds few tensor degrees and microbatches: other changes are still tried."""
     point = crowded(2_000_000, (1, 4, 1))
 
-    def only_own(*, microbatch: int, sequence_parallel: bool, tensor: int | None) -> Workload:
+    def only_own(
+        *, microbatch: int, sequence_parallel: bool, tensor: int | None, context_parallel: int = 1
+    ) -> Workload:
+        assert context_parallel == 1
         if (microbatch, sequence_parallel, tensor) != (4, False, 1):
             raise InputError("It was not captured so.")
         return tiny(microbatch=4, tensor=1)

@@ -67,6 +67,9 @@ OTHER: dict[str, str] = {
     "fp8_primary_weights": "true",
     "fp8_param_gather": "true",
     "accumulation_dtype": '"bf16"',
+    "context_parallel": "2",
+    "context_kind": '"a2a"',
+    "recompute_parts": '"core_attn"',
 }
 _FP8 = {"optimizer": '"adam"', "precision": '"fp8"'}
 NEEDS: dict[str, dict[str, str]] = {"fp8_primary_weights": _FP8, "fp8_param_gather": _FP8}
@@ -143,6 +146,9 @@ AXES: dict[str, list[Any]] = {
     "fp8_primary_weights": [False, True],
     "fp8_param_gather": [False, True],
     "accumulation_dtype": ["fp32", "bf16"],
+    "context_parallel": [1, 2],
+    "context_kind": ["ring", "gather"],
+    "recompute_parts": ["", "mlp"],
     "fp8_ratio": [2.0, 1.0],
     "fp4_ratio": [4.0, 2.0],
     "int8_ratio": [2.0, 1.0],

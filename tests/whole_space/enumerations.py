@@ -108,6 +108,23 @@ CASES: dict[str, dict[str, Any]] = {
             precision=["bf16", "fp8"],
         ),
     },
+    "contexts": {
+        "model": "llama:layers=4,hidden=512,heads=8,kv_heads=4,ffn=1408,sequence=4096,vocab=8000",
+        "optimizer": "adam",
+        "cluster": "dgx-h100",
+        "global_batch": 8,
+        "tensor_parallel": (1, 2),
+        "space": Space(
+            "tpuv4-lanes",
+            num_tc=[2, 8],
+            glb_mib=[16, 64],
+            hbm_gib=[0.5, 4],
+            zero=[0, 1],
+            context_parallel={"solve": [1, 2, 8]},
+            context_kind=["ring", "a2a", "gather"],
+            recompute_parts=["", "layernorm,mlp"],
+        ),
+    },
     "precisions": {
         "model": "bert-large",
         "attention": "flash",
