@@ -80,7 +80,7 @@ def test_asynchronous_tensor_parallelism_gains_what_was_measured(
 
 
 def test_runs_on_a_gb300_follow_but_for_the_largest(runs: dict[str, ValidationTable]) -> None:
-    """Of 18, those of 70B within 10 %, those of 405B are predicted up to a third too slow.
+    """Of 18, those of 70B within 15 %, those of 405B are predicted up to a third too slow.
 
     These gather operands of their products in the few bits of their recipe, here in 16.
     """
@@ -88,8 +88,8 @@ def test_runs_on_a_gb300_follow_but_for_the_largest(runs: dict[str, ValidationTa
     small = [row.error for row in rows if "70B" in row.case]
     large = [row.error for row in rows if "405B" in row.case]
     assert (len(small), len(large)) == (9, 9)
-    assert max(map(abs, small)) <= 0.1
-    assert abs(sum(small)) / len(small) <= 0.03
+    assert max(map(abs, small)) <= 0.15
+    assert abs(sum(small)) / len(small) <= 0.05
     assert min(large) >= 0.1 and max(large) <= 0.35
 
 
