@@ -68,7 +68,7 @@ def test_runs_of_shared_out_experts_follow_too(runs: dict[str, ValidationTable])
     """Qwen3-30B-A3B on one node within 7 %, on two within 21 %; HybridEP is faster than DeepEP.
 
     On one node by as much as measured to two fifths. On two, nobody states how many multiprocessors
-    DeepEP took, and its dispatch follows the operator tables. GPT OSS on B300 is a quarter too fast.
+    DeepEP took, and its dispatch follows the operator tables. GPT OSS is a quarter too fast.
     """
     table = runs["automodel"]
     assert len(table.rows) == 4
