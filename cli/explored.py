@@ -16,7 +16,7 @@ from urllib.parse import parse_qsl
 from phaze_opt.codec import FILE_SUFFIXES, to_json
 from phaze_opt.compiled import load_all
 from phaze_opt.errors import InputError, PhazeError, unknown_name
-from phaze_opt.evaluation import Evaluation, place_on_slice, with_range
+from phaze_opt.evaluation import Evaluation, place_on_slice, with_range, with_recompute_solved
 from phaze_opt.explanation.assumptions import binding_assumptions
 from phaze_opt.explanation.explain import explain_point
 from phaze_opt.hardware.presets import accelerator_presets, find_accelerator
@@ -181,7 +181,7 @@ class PointAnswers:
 def _evaluated(stated: _Stated) -> Explored:
     """Evaluate a point; the latest ones are kept."""
     options = stated_options({name: list(texts) for name, texts in stated})
-    point = options.point()
+    point = with_recompute_solved(options.point(), _schedules)
     costed, evaluation = place_on_slice(cost_point(point, _schedules), _schedules)
     return Explored(options, point, evaluation, costed.problem.hbm_usable_bytes)
 

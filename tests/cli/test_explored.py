@@ -86,7 +86,11 @@ def test_what_does_not_fit_is_shown_with_what_would() -> None:
     assert reasons["fixes"] and reasons["gains"] == []
 
 
-@pytest.mark.parametrize("point", [LEAST, RICH], ids=["least", "rich"])
+@pytest.mark.parametrize(
+    "point",
+    [LEAST, RICH, LEAST | {"recompute": "solve"}],
+    ids=["least", "rich", "solved"],
+)
 def test_copies_give_the_same_run(point: dict[str, Any], phaze: Phaze, tmp_path: Path) -> None:
     """As a command, as Python and as a study file, whatever is changed."""
     (design,) = told(PointAnswers(), "numbers", point)["designs"]
@@ -106,7 +110,7 @@ def test_copies_give_the_same_run(point: dict[str, Any], phaze: Phaze, tmp_path:
     assert design["copies"]["spec"].startswith(left_out)
     spec = read_spec(path)
     assert (spec.model, spec.devices, spec.global_batch) == (SMALL, 4, 16)
-    assert spec.recompute == point.get("recompute", "none")
+    assert spec.recompute == names["training"].recompute != "solve"
     glb_mib = names["chip"].glb_bytes / 2**20
     assert list(spec.space.values_of("glb_mib")) == [glb_mib / 2, glb_mib, 2 * glb_mib]
     assert phaze("spec", "check", str(path)).code == 0
