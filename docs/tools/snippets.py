@@ -9,8 +9,8 @@ A page runs in a folder of its own, in which ``.venv`` and ``studies`` are those
   unless a comment ``# exit code N`` says which;
 * a fence ``python`` without a title is a program.
 
-`ELSEWHERE` says what is not run, and why; `Machine` what commands find around them. The
-dashboard is asked for its page, and stopped.
+`ELSEWHERE` says what is not run, and why; `Machine` what commands find around them. A server is
+asked for its page, and stopped.
 """
 
 from __future__ import annotations
@@ -33,6 +33,9 @@ _EXIT_CODE = re.compile(r"# exit code (\d+)$")
 _EXAMPLE_SERVER = re.compile(r"postgresql://([\w:]+)@db\.example/(\w+)\?[^\s\"']*")
 _VARYING = ("time taken", "a point takes", "takes")
 """How lines begin that say how long something took on this machine."""
+
+_SERVERS = ("phaze-opt dashboard", "phaze-opt explore")
+"""How commands begin that serve a page until they are stopped."""
 
 LONGEST_S = 300.0
 """No command of a page takes longer."""
@@ -156,7 +159,7 @@ def _run(command: Command, before: list[str], machine: Machine) -> None:
         before.append(line)
         return
     shell = ["bash", "-c", "\n".join([*before, line])]
-    if line.startswith("phaze-opt dashboard"):
+    if line.startswith(_SERVERS):
         _look_at(shell, machine)
     else:
         _check(line, command.exit_code, command.shown, _result(shell, machine))
