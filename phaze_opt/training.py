@@ -181,6 +181,8 @@ GRADIENT_COPY_BYTES = {"fp32": 6, "bf16": 4}
 On the same stream after the layer's backward (``foreach_reduce_scatter_copy_in``). Gradients come
 back as shards, which is not counted.
 """
+
+
 def recompute_with(parts: str, recompute: Recompute) -> Recompute:
     """Return the recompute that is meant where parts are named, and perhaps nothing else."""
     return "selective" if parts and recompute == "none" else recompute

@@ -115,6 +115,11 @@ def test_what_does_not_divide_or_fit_is_infeasible_in_a_sentence() -> None:
     small = point("1x1x4", context_parallel=2, global_batch=1)
     assert small.feasible
     assert not point(context_parallel=32).feasible
+    for devices, context in ((64, 8), (64, 128)):
+        # On a torus, groups have shapes, and a batch may take a slice that has no such group.
+        training = replace(TRAINING, context_parallel=context)
+        torus = evaluate(MODEL, "tpuv4-lanes", "tpuv4-torus", training, devices=devices)
+        assert torus.feasible == (context == 8)
     many = point("1x4x1x1x4", global_batch=2)
     assert "needs a global batch of at least 4" in (many.reason or "")
 

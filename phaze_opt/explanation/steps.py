@@ -63,7 +63,7 @@ def single_steps(point: Point) -> Iterator[Step]:
     """Yield every change that a point allows, the stronger ones of a kind later."""
     training = point.training
     for recompute in _RECOMPUTES[_RECOMPUTES.index(training.recompute) + 1 :]:
-        yield Step("recompute", {"recompute": recompute})
+        yield Step("recompute", {"recompute": recompute, "recompute_parts": ""})
     for zero in range(training.zero + 1, 4):
         yield Step("zero", {"zero": zero})
     if not training.sequence_parallel:
@@ -118,6 +118,8 @@ def changed_options(before: Point, after: Point) -> tuple[str, ...]:
         for name in ("recompute", "zero", "microbatch", "pipeline_schedule", "interleave")
         if getattr(new, name) != getattr(old, name)
     ]
+    if new.recompute_parts != old.recompute_parts:
+        options.append(f'--recompute-parts "{new.recompute_parts}"')
     if new.sequence_parallel and not old.sequence_parallel:
         options.append("--sequence-parallel")
     if after.placement != before.placement:
