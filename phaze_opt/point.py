@@ -315,9 +315,10 @@ def smaller_slices(cluster: Cluster, degrees: Degrees | None) -> Iterator[tuple[
 def variants_within(
     workload: Workload, cluster: Cluster, training: Training
 ) -> list[WorkloadVariant]:
-    """Return the captured variants whose tensor-parallel group fits the cluster."""
+    """Return the captured variants whose tensor- and context-parallel groups fit the cluster."""
+    most = cluster.devices // training.context_parallel
     captured = _captured(workload, training)
-    fitting = [variant for variant in captured if variant.tensor_parallel <= cluster.devices]
+    fitting = [variant for variant in captured if variant.tensor_parallel <= most]
     return _shared_out(fitting, training)
 
 

@@ -14,6 +14,8 @@ from phaze_opt.cli.main import run_with
 from phaze_opt.choices import ContextKind
 from phaze_opt.degrees import Degrees
 from phaze_opt.errors import InputError
+from phaze_opt.estimator.chips import Chips
+from phaze_opt.estimator.least_energy import least_energies_j
 from phaze_opt.evaluation import (
     Evaluation,
     evaluate,
@@ -22,6 +24,7 @@ from phaze_opt.evaluation import (
 )
 from phaze_opt.named_point import named_point
 from phaze_opt.passes.estimates import Chip
+from phaze_opt.passes.least_energy import fused_passes, least_batch_energy_j
 from phaze_opt.passes.least_seconds import least_layers
 from phaze_opt.placement.least import LeastPlacement
 from phaze_opt.point import bare_problem, chip_rates, fusion_of, variants_within
@@ -115,6 +118,11 @@ def test_what_does_not_divide_or_fit_is_infeasible_in_a_sentence() -> None:
     small = point("1x1x4", context_parallel=2, global_batch=1)
     assert small.feasible
     assert not point(context_parallel=32).feasible
+    for devices, context in ((64, 8), (64, 128)):
+        # On a torus, groups have shapes, and a batch may take a slice that has no such group.
+        training = replace(TRAINING, context_parallel=context)
+        torus = evaluate(MODEL, "tpuv4-lanes", "tpuv4-torus", training, devices=devices)
+        assert torus.feasible == (context == 8)
     many = point("1x4x1x1x4", global_batch=2)
     assert "needs a global batch of at least 4" in (many.reason or "")
 
@@ -225,3 +233,18 @@ def test_the_command_line_takes_it(capsys: pytest.CaptureFixture[str]) -> None:
     assert run_with(["explain", *words, "--context-parallel", "4", "--context-kind", "a2a"]) == 0
     explained = json.loads(capsys.readouterr().out)
     assert explained["placement"]["context"] == 4
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_least_energy_is_below_that_of_a_batch_and_near_it(kind: ContextKind) -> None:
+    """All devices of a sequence count."""
+    training = replace(TRAINING, context_parallel=4, context_kind=kind, residency=False)
+    named = named_point(MODEL, "h100", "dgx-h100", training, (1, 1, 1), devices=4).point
+    result = evaluate(named.workload, named.accelerator, named.cluster, training, (1, 1, 1))
+    fusion = fusion_of(named)
+    (variant,) = variants_within(named.workload, named.cluster, training)
+    graphs, _ = fused_passes(variant, training, fusion)
+    chips = Chips([named.accelerator])
+    passes_j, _ = least_energies_j(graphs, chips, named.cluster, 1, residency=False)
+    (least_j,) = least_batch_energy_j(variant, training, fusion, passes_j)
+    assert 0.8 * result.energy_j_per_batch < least_j <= result.energy_j_per_batch * (1.0 + 1e-9)

@@ -164,7 +164,8 @@ def _bounding_work(
                 if study.spec.placement == "solve":
                     count = sum(len(grid.data) for grid in candidate_grids(problem))
                     work.candidates += count
-                    shared = run, tensor, cluster, replace(training, recompute="none")
+                    any_kept = replace(training, recompute="none", recompute_parts="")
+                    shared = run, tensor, cluster, any_kept
                     work.shared[shared] = count
                 work.memory_tables += cluster.devices // tensor if training.zero > 0 else 1
     return work

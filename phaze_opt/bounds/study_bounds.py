@@ -258,7 +258,7 @@ class StudyBounds:
         training = training_as_fused(run.training, fusion)
         tensor = variant.tensor_parallel
         graphs, _ = fused_passes(variant, training, fusion)
-        key = graphs, tensor_terms(tensor, run.cluster), training.residency, kinds
+        key = graphs, _network_of(tensor, run.cluster, training), training.residency, kinds
         if key not in self._energies:
 
             def bound(which: IntArray) -> FloatArray:
@@ -407,9 +407,7 @@ class StudyBounds:
             )
             return replace(again, recompute_s=np.zeros_like(again.recompute_s))
         tensor = variant.tensor_parallel
-        # What experts exchange depends on more of the network than what tensor-parallel groups do.
-        network = cluster if training.expert_parallel > 1 else tensor_terms(tensor, cluster)
-        key = (capture, tensor, chips, network, training)
+        key = (capture, tensor, chips, _network_of(tensor, cluster, training), training)
         if key not in self._known:
             self._known[key] = least_layers(
                 variant,
@@ -453,6 +451,12 @@ class StudyBounds:
             most = self.study.spec.constraints.max_devices
             self._placements[key] = LeastPlacement(problem, tensor, distinct, degrees, most)
         return self._placements[key]
+
+
+def _network_of(tensor: int, cluster: Cluster, training: Training) -> object:
+    """Return all that the layers take from the network: where it is equal, their costs are."""
+    alone = training.replica_step == 1
+    return tensor_terms(tensor, cluster) if alone else (tensor, cluster)
 
 
 def one_sample_per_s(workload: Workload, area_mm2: float, design: Design) -> Measured:

@@ -65,7 +65,7 @@ def single_steps(point: Point) -> Iterator[Step]:
     """Yield every change that a point allows, the stronger ones of a kind later."""
     training = point.training
     for recompute in _RECOMPUTES[_RECOMPUTES.index(training.recompute) + 1 :]:
-        yield Step("recompute", {"recompute": recompute})
+        yield Step("recompute", {"recompute": recompute, "recompute_parts": ""})
     for zero in range(training.zero + 1, 4):
         yield Step("zero", {"zero": zero})
     held = training.precision in PRIMARY_WEIGHTS and not training.fp8_primary_weights
@@ -123,6 +123,8 @@ def changed_options(before: Point, after: Point) -> tuple[str, ...]:
         for name in ("recompute", "zero", "microbatch", "pipeline_schedule", "interleave")
         if getattr(new, name) != getattr(old, name)
     ]
+    if new.recompute_parts != old.recompute_parts:
+        options.append(f'--recompute-parts "{new.recompute_parts}"')
     options += [
         f"--{name.replace('_', '-')}"
         for name in ("sequence_parallel", "fp8_primary_weights")

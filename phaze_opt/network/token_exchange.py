@@ -176,6 +176,9 @@ def operator_cost(collective: Collective, tensor: int, cluster: Cluster) -> Coll
     context = collective.context
     if context:
         devices, size_bytes = context.devices, collective.size_bytes
+        if devices * tensor > cluster.devices:
+            # No placement has such a group, whose layers are only there to say so.
+            return CollectiveCost("none", 0.0, (0.0,) * len(cluster.levels))
         if kind == "ring":
             return ring_cost(size_bytes, context.messages, devices, cluster, tensor)
         return collective_cost(kind, size_bytes, devices, cluster, tensor)

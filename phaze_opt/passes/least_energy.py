@@ -76,7 +76,8 @@ def least_batch_energy_j(
     check_handled(training)
     _, runs = fused_passes(variant, training, fusion)
     microbatch_j = np.array(runs, dtype=np.float64) @ passes_j
-    microbatches = training.global_batch / training.microbatch
+    # Every device of a sequence runs its share of each.
+    microbatches = training.global_batch / training.microbatch * training.context_parallel
     parameters = local_parameters(bare_chain(variant, training, fusion))
     state_bytes = parameters * (training.step_bytes + microbatches * sum(training.copy_bytes))
     hbm_j = state_bytes * energy_constants().hbm_pj_per_byte * J_PER_PJ

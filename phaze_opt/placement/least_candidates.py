@@ -100,7 +100,7 @@ class LeastCandidates:
         problem = costs.problem
         ((tensor, layers),) = problem.layers.items()
         unkept = tuple([replace(each, stash_bytes=0, transient_bytes=0) for each in layers])
-        training = replace(problem.training, recompute="none")
+        training = replace(problem.training, recompute="none", recompute_parts="")
         given = problem.edges, problem.cluster, training, tuple(distinct.tolist()), most_devices
         candidates = _of_whatever_is_kept(tensor, unkept, *given)
         return replace(candidates, kept=costs.replicated(tensor).held, _fitting={})
