@@ -95,8 +95,12 @@ class Machine:
 
     @property
     def environment(self) -> dict[str, str]:
-        """The environment of the commands."""
-        own = {name: value for name, value in os.environ.items() if name != "PHAZE_STORAGE"}
+        """The environment of the commands, without a study's database and a test's own words."""
+        own = {
+            name: value
+            for name, value in os.environ.items()
+            if name != "PHAZE_STORAGE" and not name.startswith("PYTEST_")
+        }
         paths = (str(self.programs), str(Path(sys.executable).parent), own["PATH"])
         return {**own, "PATH": os.pathsep.join(paths), "PYTHONPATH": str(self.folder)}
 
