@@ -56,8 +56,11 @@ CHIP_FIELDS = (
 FIELDS = (*CHIP_FIELDS, "link", "devices")
 ROUNDING = 1e-9
 TORI = tuple(
-    name for name, one in sorted(cluster_presets().items()) if one.levels[0].topology == "torus"
+    name
+    for name, one in sorted(cluster_presets().items())
+    if one.levels[0].topology == "torus" and name != "tpu7x-mesh"
 )
+"""Those large enough for slices."""
 
 
 @dataclass(frozen=True)

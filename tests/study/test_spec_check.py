@@ -43,7 +43,7 @@ def test_every_spec_of_the_project_is_valid(path: Path, monkeypatch: pytest.Monk
     evaluated = 1 if path.stem in ("quickstart", "quickstart-22nm", "bert-large") else 0
     monkeypatch.setattr(spec_check, "EVALUATED_POINTS", evaluated)
     checked = check_spec(read_spec(path))
-    assert checked.points > 100_000
+    assert checked.points > 300
     assert 0 < checked.within_area <= checked.sampled == 60
     assert checked.evaluated == evaluated
     assert spec_table(checked)
