@@ -23,7 +23,7 @@ import numpy as np
 from phaze_opt.arrays import BoolArray, FloatArray, IntArray
 from phaze_opt.estimator.estimate import ModeSeconds
 from phaze_opt.workload.graph import OperatorGraph
-from phaze_opt.workload.recipes import is_cast
+from phaze_opt.workload.recipes import is_cast, is_reordering
 
 Mode = TypeVar("Mode", bound=ModeSeconds)
 
@@ -116,9 +116,9 @@ def _pairs(graph: OperatorGraph) -> Iterator[tuple[int, int]]:
 def _beyond_casts(
     graph: OperatorGraph, neighbours: Mapping[int, list[int]], index: int
 ) -> Iterator[int]:
-    """Yield the neighbours of an operator, and those of casts in their place."""
+    """Yield the neighbours of an operator, and those of casts and the like in their place."""
     for other in neighbours.get(index, []):
-        if is_cast(graph.operators[other]):
+        if is_cast(graph.operators[other]) or is_reordering(graph.operators[other]):
             yield from neighbours[other]
         else:
             yield other

@@ -79,22 +79,19 @@ def test_asynchronous_tensor_parallelism_gains_what_was_measured(
         assert measured < plain.predicted / beside.predicted < measured + 0.1
 
 
-def test_runs_on_a_gb300_follow_but_for_the_largest(runs: dict[str, ValidationTable]) -> None:
-    """Of 18, those of 70B within 15 %, those of 405B are predicted up to a third too slow.
-
-    These gather operands of their products in the few bits of their recipe, here in 16.
-    """
+def test_runs_on_a_gb300_follow(runs: dict[str, ValidationTable]) -> None:
+    """Of 18, those of 70B within 15 %, those of 405B are predicted 5 to 17 % too slow."""
     rows = runs["megatron-bridge gb300"].rows
     small = [row.error for row in rows if "70B" in row.case]
     large = [row.error for row in rows if "405B" in row.case]
     assert (len(small), len(large)) == (9, 9)
     assert max(map(abs, small)) <= 0.15
     assert abs(sum(small)) / len(small) <= 0.05
-    assert min(large) >= 0.1 and max(large) <= 0.35
+    assert min(large) >= 0.05 and max(large) <= 0.17
 
 
 def test_runs_of_shared_sequences_follow_too(runs: dict[str, ValidationTable]) -> None:
-    """Llama 405B in 8 bits on four chips within 21 %, and no further off than GPT-3 with none.
+    """Llama in 8 bits on four chips within 18 %, and no further off than GPT-3 with none.
 
     Torch's steps take longer beyond two devices, for which no reason is known; they grow with the
     tokens as attention does.
@@ -105,8 +102,8 @@ def test_runs_of_shared_sequences_follow_too(runs: dict[str, ValidationTable]) -
     rows = [row for table in tables for row in table.rows]
     narrow = [row.error for row in rows if "fp4" not in row.case]
     assert (len(rows), len(narrow)) == (20, 19)
-    assert max(map(abs, narrow)) <= 0.21
-    assert sum(map(abs, narrow)) / len(narrow) <= 0.14
+    assert max(map(abs, narrow)) <= 0.18
+    assert sum(map(abs, narrow)) / len(narrow) <= 0.1
     two, four, eight = runs["torchtitan, sequences shared"].rows
     assert abs(two.error) <= 0.2 and -0.45 <= min(four.error, eight.error) <= -0.3
     assert eight.predicted / four.predicted == pytest.approx(

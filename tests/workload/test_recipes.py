@@ -202,3 +202,132 @@ def test_attention_reads_casts_and_keeps_them(precision: AttentionPrecision) -> 
         assert len(casts) == 3
         names = [each.id for each in quantised(narrow["forward"], "fp8", stashed=False).operators]
         assert len(names) == len(set(names))
+
+
+GATHERING: tuple[PrecisionName, ...] = ("fp8", "fp8-block", "mxfp8", "nvfp4")
+
+
+def shared_layers(model: str, tensor: int = 2) -> dict[str, Layer]:
+    """Return the distinct layers of a model whose tensor-parallel groups share the sequence."""
+    workload = load_workload(
+        model, tensor_parallel=(tensor,), microbatch=(1,), sequence_parallel=True
+    )
+    (variant,) = workload.variants
+    return {layer.name: layer for layer in variant.layers}
+
+
+def sent_bytes(graph: OperatorGraph, kind: str) -> list[int]:
+    """Return the whole sizes of the collectives of a kind."""
+    sent = (operator.collective for operator in graph.operators)
+    return [each.size_bytes for each in sent if each is not None and each.kind == kind]
+
+
+@pytest.mark.parametrize(
+    ("name", "element_bytes", "copies"),
+    [
+        ("fp8", 1.0, 1),
+        ("fp8-block", 1 + 4 / 128, 2),
+        ("mxfp8", 1 + 1 / 32, 2),
+        ("nvfp4", 9 / 16, 2),
+    ],
+)
+def test_gathers_move_narrow_operands(
+    name: PrecisionName, element_bytes: float, copies: int
+) -> None:
+    """Worked by hand for a block: every gather moves tokens × hidden elements with their scales.
+
+    Two in the forward. In the backward the gradients of both row-parallel outputs, in as many
+    copies as there are, and the inputs of both column-parallel layers in one.
+    """
+    block = shared_layers(DENSE)["block"]
+    size = TOKENS * HIDDEN * element_bytes
+    graphs = graphs_of(block, Training(8, precision=name, sequence_parallel=True))
+    assert sent_bytes(graphs["forward"], "all_gather") == [size] * 2
+    assert sent_bytes(graphs["backward"], "all_gather") == [size] * (2 * copies + 2)
+    for direction in ("forward", "backward"):
+        plain = getattr(block, direction)
+        sums = sent_bytes(graphs[direction], "reduce_scatter")
+        assert sums == sent_bytes(plain, "reduce_scatter")
+        agreed = sent_bytes(graphs[direction], "all_reduce")
+        assert agreed == ([4, 4] if name == "fp8" else [])
+        # Nothing is lost: every product reads both of its operands in the recipe.
+        for index, operator in enumerate(graphs[direction].operators):
+            if operator.attention is None and operator.gemms:
+                own = [
+                    tensor.dtype
+                    for tensor in graphs[direction].tensors
+                    for read in tensor.readers
+                    if read.operator == index and (read.first_operand or read.second_operand)
+                ]
+                assert own == ["uint8"] * 2
+
+
+@pytest.mark.parametrize("name", NARROW)
+@pytest.mark.parametrize("model", [DENSE, MOE])
+def test_narrower_gathers_never_move_more(name: PrecisionName, model: str) -> None:
+    """But for gradients whose copies by rows and by columns have other scales, which take two."""
+    for layer in shared_layers(model).values():
+        for direction, graph in graphs_of(layer, Training(8, precision=name)).items():
+            plain = sent_bytes(getattr(layer, direction), "all_gather")
+            narrow = sent_bytes(graph, "all_gather")
+            assert max(narrow, default=0) <= max(plain, default=0)
+            if len(narrow) == len(plain):
+                assert all(less <= more for less, more in zip(narrow, plain, strict=True))
+            assert sum(narrow) <= max(1.0, PRECISIONS[name].operand_bytes) * sum(plain)
+            if name not in GATHERING:
+                assert narrow == plain
+
+
+def test_gathers_with_other_readers_stay_in_sixteen_bits() -> None:
+    """Tokens that are sorted by experts after the gather, and embeddings, are gathered in bf16."""
+    block = shared_layers(MOE)["block"]
+    graphs = graphs_of(block, Training(8, precision="mxfp8"))
+    whole = 512 * 512 * 2
+    # Of the forward's two large gathers, that of attention's input is narrow.
+    assert sorted(sent_bytes(graphs["forward"], "all_gather"))[-2:] == [whole * 33 // 64, whole]
+    embedding = shared_layers(MOE)["embedding"]
+    assert quantised(embedding.backward, "mxfp8", stashed=True) == embedding.backward
+
+
+@pytest.mark.parametrize("name", GATHERING)
+def test_narrow_shards_are_kept(name: PrecisionName) -> None:
+    """What the backward takes from outside is what the forward kept, and what the stash counts."""
+
+    def kept_bytes(graph: OperatorGraph, *, taken: bool) -> int:
+        return sum(
+            tensor.elements * tensor.element_bytes
+            for tensor in graph.tensors
+            if tensor.kind == "activation"
+            and (not tensor.writers if taken else bool(tensor.writers) and tensor.outlives)
+        )
+
+    block = shared_layers(DENSE)["block"]
+    graphs = graphs_of(block, Training(8, precision=name))
+    taken = kept_bytes(graphs["backward"], taken=True) - kept_bytes(block.backward, taken=True)
+    kept = kept_bytes(graphs["forward"], taken=False) - kept_bytes(block.forward, taken=False)
+    assert taken == kept == stash_change_bytes(block, name, "none")
+    # Norms run again: what is kept beside them is the result of attention, once more.
+    again = PRECISIONS[name].stored(TOKENS * HIDDEN // 2)[0]
+    assert stash_change_bytes(block, name, "selective") == again
+    for graph in graphs.values():
+        for tensor in graph.tensors:
+            for writer, _ in tensor.writers:
+                assert all(writer < read.operator for read in tensor.readers)
+
+
+@pytest.mark.parametrize("name", GATHERING)
+def test_without_shared_sequences_nothing_is_gathered(name: PrecisionName) -> None:
+    """Groups that reduce their outputs cast whole inputs, as before, and agree on nothing."""
+    for layer in layers(DENSE, 2).values():
+        for graph in graphs_of(layer, Training(8, precision=name)).values():
+            assert not any(operator.id.startswith("gathered") for operator in graph.operators)
+            assert not sent_bytes(graph, "all_gather")
+            assert all(size > 4 for size in sent_bytes(graph, "all_reduce"))
+
+
+def test_norms_take_casts_in_before_gathers() -> None:
+    """A cast of a shard is part of the norm that makes it, where epilogues fuse."""
+    block = shared_layers(DENSE)["block"]
+    fused = fuse(quantised(block.forward, "mxfp8", stashed=False), "epilogue")
+    alone = [operator.id for operator in fused.operators if is_cast(operator)]
+    assert len(alone) == 1  # of the result of attention
