@@ -54,17 +54,32 @@ def test_runs_in_fewer_bits_follow(runs: dict[str, ValidationTable]) -> None:
     errors = [row.error for row in narrow if row.independent]
     assert (len(narrow), len(errors)) == (20, 14)
     assert max(map(abs, errors)) <= 0.23
-    assert sum(map(abs, errors)) / len(errors) <= 0.135
-    assert abs(sum(errors)) / len(errors) <= 0.085
+    assert sum(map(abs, errors)) / len(errors) <= 0.12
+    assert abs(sum(errors)) / len(errors) <= 0.09
     assert not any("fit the" in row.assumed for row in runs["megatron-bridge gb200"].rows)
 
 
 def test_experts_in_eight_bits_follow(runs: dict[str, ValidationTable]) -> None:
-    """Those with three chunks a stage within 12 % at best; others wait for what is not counted."""
-    for chip, least, greatest in (("gb200", -0.2, 0.13), ("b300", -0.35, 0.0), ("b200", -0.4, 0.0)):
+    """Newest releases on racks within 12 %; others wait for what is not counted."""
+    for chip, least, greatest in (
+        ("gb200", -0.2, 0.13),
+        ("gb300", -0.3, 0.06),
+        ("b300", -0.35, 0.0),
+        ("b200", -0.4, 0.05),
+    ):
         rows = runs[f"megatron-bridge-experts {chip}"].rows
         assert rows and all(least <= row.error <= greatest for row in rows)
         assert {row.bound for row in rows} == {"device"}
+        newest = [row.error for row in rows if row.case.startswith(("26.06", "26.08"))]
+        assert "gb" not in chip or max(map(abs, newest)) <= 0.12
+
+
+def test_experts_with_stated_parts_run_again_follow(runs: dict[str, ValidationTable]) -> None:
+    """DeepSeek-V3 with its latent attention run again within 14 %, exchanges hidden or not."""
+    tables = (runs[f"megatron-bridge-experts {chip}"] for chip in ("gb200", "b200"))
+    rows = [row for table in tables for row in table.rows if "DeepSeek" in row.case]
+    assert len(rows) == 8
+    assert all(abs(row.error) <= 0.14 and row.parts_s["recompute"] > 0.0 for row in rows)
 
 
 def test_asynchronous_tensor_parallelism_gains_what_was_measured(
@@ -91,19 +106,19 @@ def test_runs_on_a_gb300_follow(runs: dict[str, ValidationTable]) -> None:
 
 
 def test_runs_of_shared_sequences_follow_too(runs: dict[str, ValidationTable]) -> None:
-    """Llama in 8 bits on four chips within 18 %, and no further off than GPT-3 with none.
+    """Llama in 8 and 4 bits on five chips within 18 %, no further off than GPT-3 with none.
 
     Torch's steps take longer beyond two devices, for which no reason is known; they grow with the
     tokens as attention does.
     """
-    names = ("mlperf h100", "mlperf gb200", "mlperf h200", "mlperf b200", "megatron-bridge b200",
-             "megatron-bridge h100")  # fmt: skip
+    names = ("mlperf h100", "mlperf gb200", "mlperf h200", "mlperf b200", "mlperf gb300",
+             "megatron-bridge b200", "megatron-bridge h100", "megatron-bridge gb300")  # fmt: skip
     tables = [runs[name.replace(" ", ", sequences shared ")] for name in names]
     rows = [row for table in tables for row in table.rows]
-    narrow = [row.error for row in rows if "fp4" not in row.case]
-    assert (len(rows), len(narrow)) == (20, 19)
-    assert max(map(abs, narrow)) <= 0.18
-    assert sum(map(abs, narrow)) / len(narrow) <= 0.1
+    errors = [row.error for row in rows]
+    assert len(errors) == 28
+    assert max(map(abs, errors)) <= 0.18
+    assert sum(map(abs, errors)) / len(errors) <= 0.08
     two, four, eight = runs["torchtitan, sequences shared"].rows
     assert abs(two.error) <= 0.2 and -0.45 <= min(four.error, eight.error) <= -0.3
     assert eight.predicted / four.predicted == pytest.approx(
