@@ -584,6 +584,7 @@ def _energy_by_level_j(
     after_first = solved.microbatches - 1
     update_bytes = (
         1.0 / shards.optimizer * training.step_bytes
+        + training.cast_bytes
         + after_first * (1.0 / shards.gradients) * optimizer.accumulation_bytes
         + solved.microbatches * sum(training.copy_bytes)
     )

@@ -498,10 +498,15 @@ class Training:
 
     @property
     def step_bytes(self) -> float:
-        """Bytes per local parameter that one optimizer step reads and writes."""
+        """Bytes per parameter that one optimizer step reads and writes, of those a replica steps.
+
+        Primary weights that are gathered in fp8 are written so, not in 16 bits.
+        """
         optimizer = self.state
         own = optimizer.fused_step_bytes if self.fused_optimizer else optimizer.eager_step_bytes
-        return own + self._cast_bytes
+        if self._gathers_primary_weights:
+            return own + PRECISIONS[self.precision].weight_bytes - _WEIGHT_BYTES
+        return own
 
     @property
     def state(self) -> Optimizer:
@@ -522,15 +527,18 @@ class Training:
         )
 
     @property
-    def _cast_bytes(self) -> float:
-        """Bytes per parameter to cast a weight, once per batch, beyond what the step writes.
+    def cast_bytes(self) -> float:
+        """Bytes per local parameter to cast all weights of a device, once per batch.
 
-        From 16 bits to both copies. Primary weights that are gathered in fp8 are written so, not in
-        16 bits, and transposed when they have been gathered.
+        From 16 bits to both copies, after the step and the gather of what replicas stepped: each
+        replica casts all of its own. Primary weights that are gathered in fp8 are only transposed.
         """
         if self.precision == "bf16" or self.zero == 3:
             return 0
         narrow = PRECISIONS[self.precision].weight_bytes
-        if self.fp8_primary_weights and self.fp8_param_gather:
-            return 3 * narrow - _WEIGHT_BYTES
-        return _WEIGHT_BYTES + 2 * narrow
+        return 2 * narrow if self._gathers_primary_weights else _WEIGHT_BYTES + 2 * narrow
+
+    @property
+    def _gathers_primary_weights(self) -> bool:
+        """Whether what a step writes is all that there is of a weight, in fp8."""
+        return self.fp8_primary_weights and self.fp8_param_gather and self.zero < 3

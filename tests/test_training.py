@@ -139,6 +139,7 @@ def test_weights_in_fewer_bits_take_no_more(options: dict[str, Any], zero: int) 
         assert sum(own.held_bytes) <= sum(beside.held_bytes)
     assert own.gathered_bytes <= beside.gathered_bytes == 2
     assert training.step_bytes <= copied.step_bytes
+    assert training.cast_bytes <= copied.cast_bytes
     for narrow, wide in zip(training.copy_bytes, copied.copy_bytes, strict=True):
         assert narrow <= wide
     assert training.reduced_bytes <= 4
@@ -160,19 +161,20 @@ def test_bytes_of_a_parameter_in_fp8() -> None:
     # bf16 weight 2 and two copies 2; gradient 2; master weight and moments 12.
     assert copied.state.held_bytes == (4, 2, 12)
     # The step reads 2 + 12 and writes 14, the casts read 2 and write 2.
-    assert copied.step_bytes == 32
+    assert (copied.step_bytes, copied.cast_bytes) == (28, 4)
     primary = replace(copied, fp8_primary_weights=True, fp8_param_gather=True)
     assert primary.state.held_bytes == (2, 2, 12)
     assert primary.state.gathered_bytes == 1
     # It writes 13; the copy by columns reads 1 and writes 1.
-    assert primary.step_bytes == 29
+    assert (primary.step_bytes, primary.cast_bytes) == (27, 2)
     mx = Training(64, precision="mxfp8", fp8_primary_weights=True, **options)
     assert mx.state.held_bytes == (2 + 2 / 32, 2, 12)
     assert mx.state.gathered_bytes == 2
+    assert (mx.step_bytes, mx.cast_bytes) == (28, 4 + 2 / 32)
     # Shared out, a layer is whole in bf16 and both copies, which are cast for every pass.
     shared = replace(copied, zero=3)
     assert (shared.state.held_bytes, shared.state.whole_weight_bytes) == ((2, 2, 12), 4)
-    assert (shared.copy_bytes, shared.step_bytes) == ((3, 3), 28)
+    assert (shared.copy_bytes, shared.step_bytes, shared.cast_bytes) == ((3, 3), 28, 0)
     gathered = replace(shared, fp8_param_gather=True)
     assert (gathered.state.whole_weight_bytes, gathered.copy_bytes) == (2, (0, 2))
     assert replace(gathered, gather_copies=True).copy_bytes == (2, 10)

@@ -79,6 +79,7 @@ def least_batch_energy_j(
     # Every device of a sequence runs its share of each.
     microbatches = training.global_batch / training.microbatch * training.context_parallel
     parameters = local_parameters(bare_chain(variant, training, fusion))
-    state_bytes = parameters * (training.step_bytes + microbatches * sum(training.copy_bytes))
+    once_bytes = training.step_bytes + training.cast_bytes
+    state_bytes = parameters * (once_bytes + microbatches * sum(training.copy_bytes))
     hbm_j = state_bytes * energy_constants().hbm_pj_per_byte * J_PER_PJ
     return np.asarray(variant.tensor_parallel * (microbatches * microbatch_j + hbm_j))

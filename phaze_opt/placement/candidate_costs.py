@@ -312,13 +312,16 @@ class CandidateCosts:
         return self.no_time_s
 
     def optimizer_s(self, candidate: Candidate, runs: Runs = ...) -> FloatArray:
-        """Return the time of stages' optimizer steps, on what a replica keeps of them."""
-        step_s = self.problem.step_s_per_parameter
+        """Return the time of stages' optimizer steps, on what a replica keeps of them, and casts.
+
+        A replica casts all weights that it has, whoever stepped them.
+        """
+        step_s, cast_s = self.problem.step_s_per_parameter, self.problem.cast_s_per_parameter
         shards = self.shards(candidate.shares).optimizer
-        parameters = self.stages(candidate).held.parameters
+        parameters = own = self.stages(candidate).held.parameters
         if shards > 1:
             parameters = whole_parameters_of_runs(self.replicated(candidate.tensor).held.parameters)
-        return np.asarray(parameters[runs] * (step_s / shards))
+        return np.asarray(parameters[runs] * (step_s / shards) + own[runs] * cast_s)
 
     def tail_s(self, candidate: Candidate, runs: Runs = ...) -> FloatArray:
         """Return what stages still do after their last backwards, weights gathered ahead."""
@@ -426,9 +429,9 @@ class CandidateCosts:
         """
         training, layers = self.problem.training, self.replicated(tensor)
         parameters = layers.parameters[0, 1:]
-        step_s = self.problem.step_s_per_parameter
+        step_s, cast_s = self.problem.step_s_per_parameter, self.problem.cast_s_per_parameter
         shards = shared if training.zero >= 1 else np.ones_like(data)
-        tails_s: FloatArray = parameters * (step_s / shards)[:, np.newaxis]
+        tails_s: FloatArray = parameters * (step_s / shards + cast_s)[:, np.newaxis]
         if order != REPLICAS_INSIDE or training.zero >= 2 or training.expert_parallel > 1:
             return tails_s
         lines = (synchronisation_kind(training.zero), self.problem.cluster, tensor, data.tobytes())

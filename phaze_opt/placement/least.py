@@ -166,4 +166,6 @@ class LeastPlacement:
             rates.hbm_bytes_per_s,
             rates.accumulation_parameters_per_s,
         )
-        return seconds, np.stack([step_s, accumulation_s, rates.collective_core_share], axis=1)
+        cast_s = self.training.cast_bytes / rates.hbm_bytes_per_s
+        columns = step_s, accumulation_s, rates.collective_core_share, cast_s
+        return seconds, np.stack(columns, axis=1)

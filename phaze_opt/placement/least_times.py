@@ -204,9 +204,9 @@ def least_times_s(
         Which distinct layer each layer is.
     seconds : (accelerators, 2, distinct layers)
         Forward, and backward with recompute.
-    rates : (accelerators, 3)
-        Seconds per parameter of the optimizer step and of accumulation, and the share of a device's
-        cores that communication takes.
+    rates : (accelerators, 4)
+        Seconds per parameter of the optimizer step and of accumulation, the share of a device's
+        cores that communication takes, and seconds per parameter of the casts after the step.
     candidates
         Those that fit.
     known_s : (accelerators,)
@@ -261,7 +261,7 @@ def least_times_s(
             if whole[c, MICROBATCHES] * all_s / whole[c, STAGES] + sent_s >= answer_s:
                 continue
             chosen[:], single[:] = whole[c], real[c]
-            single[STEP_S] = rates[a, 0] / single[OPTIMIZER_SHARDS]
+            single[STEP_S] = rates[a, 0] / single[OPTIMIZER_SHARDS] + rates[a, 3]
             single[ACCUMULATION_S] = rates[a, 1] / single[GRADIENT_SHARDS] if several else 0.0
             single[SHARE] = rates[a, 2] if overlaps else 1.0
             sent = whole[c, EVERY_PASS]

@@ -58,7 +58,7 @@ def most_times_s(
         if whole[EVERY_PASS] >= 0:
             pass_s = float(candidates.every_pass[whole[EVERY_PASS], :, -1].sum())
         sent_s = sum(all_s[row] for row in (whole[SYNCHRONISED], whole[GATHERED]) if row >= 0)
-        step_s = parameters * rates[:, 0] / real[OPTIMIZER_SHARDS]
+        step_s = parameters * (rates[:, 0] / real[OPTIMIZER_SHARDS] + rates[:, 3])
         accumulation_s = parameters * rates[:, 1] / real[GRADIENT_SHARDS]
         batch_s = microbatches * (layers_s + pass_s + accumulation_s) + sent_s + step_s
         best_s = np.minimum(best_s, batch_s * (1.0 + _ROUNDING))

@@ -135,9 +135,14 @@ class PlacementProblem:
 
     @property
     def step_s_per_parameter(self) -> float:
-        """Time of the optimizer step per local parameter: HBM or lanes, whichever is slower."""
+        """Time of the optimizer step per parameter: HBM or lanes, whichever is slower."""
         moved_bytes = self.training.step_bytes
         return float(s_per_parameter(moved_bytes, self.hbm_bytes_per_s, self.step_parameters_per_s))
+
+    @property
+    def cast_s_per_parameter(self) -> float:
+        """Time per local parameter to cast the weights after the step, at HBM bandwidth."""
+        return self.training.cast_bytes / self.hbm_bytes_per_s
 
     @property
     def accumulation_s_per_parameter(self) -> float:

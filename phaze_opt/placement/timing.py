@@ -146,9 +146,11 @@ def _interleaved_tail(costs: CandidateCosts, layout: Layout, done: Replay, stage
         exchange_s = 2.0 * costs.message(candidate).seconds(shared_bytes / 2.0)
         synchronisation_s, network_s = synchronisation_s + exchange_s, network_s + exchange_s
     shards = costs.shards(candidate.data).optimizer
+    stepped = parameters
     if shards > 1:
-        parameters += sum(layer.elsewhere_parameters for layer in layers)
-    optimizer_s = parameters * costs.problem.step_s_per_parameter / shards
+        stepped += sum(layer.elsewhere_parameters for layer in layers)
+    optimizer_s = stepped * costs.problem.step_s_per_parameter / shards
+    optimizer_s += parameters * costs.problem.cast_s_per_parameter
     return StageTail(synchronisation_s, network_s, optimizer_s, gather_s)
 
 

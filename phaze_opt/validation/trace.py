@@ -2,8 +2,9 @@
 
 What was published is the trace of one pair of forward and backward of four layers with experts, run
 beside each other so that one computes while the other exchanges tokens. Kernels are summed: all
-that compute, casts among them, and what exchanges tokens. The union is the longer of the two,
-since compute runs on the multiprocessors that the exchanges leave.
+that compute, casts among them, and what exchanges tokens. Compute has the parts of a layer that run
+again, and gradients that are added to those of other microbatches. The union is the longer of the
+two, since compute runs on the multiprocessors that the exchanges leave.
 """
 
 from __future__ import annotations
@@ -50,19 +51,22 @@ def _predicted_s(run: dict[str, Any]) -> dict[str, float]:
         expert_parallel=devices,
         dispatcher="deepep",
         precision="fp8-block",
+        recompute="selective",
+        recompute_parts=run["recompute_parts"],
     )
     workload = load_workload(run["model"], tensor_parallel=(1,), microbatch=(1,))
     cluster = load_cluster(run["cluster"], devices)
     left = replace(chip, num_tc=free, num_vc=free)
-    cost = cost_point(Point(workload, left, cluster, training, Degrees(1, devices, 1))).costs[1]
-    (passes,) = [
-        own.passes
+    costed = cost_point(Point(workload, left, cluster, training, Degrees(1, devices, 1)))
+    cost = costed.costs[1]
+    ((parameters, passes),) = [
+        (layer.parameters, own.passes)
         for layer, own in zip(cost.layers, cost.passes, strict=True)
         if layer.name == run["layer"]
     ]
-    sums = dict.fromkeys(("compute", "casts", "exchanges"), 0.0)
-    for direction in ("forward", "backward"):
-        scheduled = passes[direction]
+    added_s = parameters * costed.problem.accumulation_s_per_parameter
+    sums = {"compute": run["layers"] * added_s, "casts": 0.0, "exchanges": 0.0}
+    for scheduled in passes.values():
         for operator, timed in zip(
             scheduled.graph.operators, scheduled.problem.operators, strict=True
         ):

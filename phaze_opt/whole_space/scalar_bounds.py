@@ -310,4 +310,5 @@ def _chip_seconds(run: _ScalarRun, chip: Accelerator) -> ChipSeconds:
             (accumulated, rates.accumulation_parameters_per_s),
         )
     )
-    return ChipSeconds(step_s, accumulation_s, chip.calibration.collective_core_share)
+    cast_s = training.cast_bytes / float(rates.hbm_bytes_per_s[0])
+    return ChipSeconds(step_s, accumulation_s, chip.calibration.collective_core_share, cast_s)

@@ -122,8 +122,11 @@ class ChipSeconds:
         Optimizer step and gradient accumulation, per parameter.
     core_share
         Share of the cores that communication takes.
+    cast_s
+        Casts after the optimizer step, per parameter.
     """
 
     step_s: float
     accumulation_s: float
     core_share: float
+    cast_s: float

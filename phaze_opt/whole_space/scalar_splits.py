@@ -54,8 +54,8 @@ class SplitBatch:
 
     @cached_property
     def step_s(self) -> float:
-        """Seconds of the optimizer step per parameter."""
-        return self.chip.step_s / self.candidate.optimizer_shards
+        """Seconds of the optimizer step per parameter, and of the casts after it."""
+        return self.chip.step_s / self.candidate.optimizer_shards + self.chip.cast_s
 
     @cached_property
     def accumulation_s(self) -> float:

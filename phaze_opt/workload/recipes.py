@@ -176,14 +176,15 @@ def stash_change_bytes(layer: Layer, precision: PrecisionName, recompute: str) -
         if tensor.writers or tensor.kind != "activation":
             continue
         readers = {read.operator for read in tensor.readers}
-        if not _operands(tensor, linear) and not _only_gathered(tensor, gathers):
+        gathered = _only_gathered(tensor, gathers)
+        if not gathered and not _operands(tensor, linear):
             continue
         of_attention = any(layer.backward.operators[i].attention is not None for i in readers)
         if (attends or not of_attention) and made[tensor.elements] > 0:
             made[tensor.elements] -= 1
             continue
         change += PRECISIONS[precision].stored(tensor.elements)[0]
-        if readers <= linear | gathers:
+        if gathered or readers <= linear:
             change -= tensor.elements * tensor.element_bytes
     return change
 

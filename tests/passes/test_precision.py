@@ -72,7 +72,7 @@ def test_free_casts_at_equal_rates_are_sixteen_bits(monkeypatch: pytest.MonkeyPa
     plain = evaluate(workload, able(), CLUSTER, TRAINING, (2, 4, 1))
     wide = PRECISIONS["bf16"]._replace(arrays="fp8")
     monkeypatch.setitem(cast(dict[str, Precision], PRECISIONS), "fp8-row", wide)
-    monkeypatch.setattr(Training, "_cast_bytes", 0)
+    monkeypatch.setattr(Training, "cast_bytes", 0)
     # Nor do its multiply-accumulates take another energy.
     monkeypatch.setattr(energy, "mac_energy_share", lambda name: 1.0)
     monkeypatch.setattr(energy, "_energy_per_event", energy._energy_per_event.__wrapped__)
@@ -147,3 +147,30 @@ def test_attention_in_fewer_bits_is_faster_and_keeps_less(workload: Workload) ->
     assert plain.placement is not None and narrow.placement is not None
     stashes = [each.placement.stages[0].memory_bytes.stash for each in (plain, narrow)]  # type: ignore[union-attr]
     assert stashes[1] < stashes[0]
+
+
+@pytest.mark.parametrize("zero", range(4))
+@pytest.mark.parametrize(("data", "pipeline"), [(2, 1), (8, 1), (2, 2)])
+def test_every_replica_casts_all_of_its_weights(
+    workload: Workload, zero: int, data: int, pipeline: int
+) -> None:
+    """However many share out the step, stages take the bytes of their own weights longer for it.
+
+    With primary weights in fp8 the share that is stepped is written so, the rest transposed.
+    """
+    plain = replace(TRAINING, optimizer="adam", zero=zero)
+    copied = replace(plain, precision="fp8")
+    primary = replace(copied, fp8_primary_weights=True, fp8_param_gather=True)
+    degrees = pipeline, data, 1
+    solved = [
+        evaluate(workload, able(), CLUSTER, training, degrees).placement
+        for training in (plain, copied, primary)
+    ]
+    for stages in zip(*(each.stages for each in solved if each), strict=True):
+        step_s, *narrow_s = (stage.optimizer_s for stage in stages)
+        moved_s = step_s / plain.step_bytes  # of what one device steps, a byte per parameter
+        shares = data if zero else 1
+        (copying, transposing) = (0, 0) if zero == 3 else (4, 2)
+        assert narrow_s[0] == pytest.approx(step_s + moved_s * shares * copying)
+        written = 0 if zero == 3 else -1
+        assert narrow_s[1] == pytest.approx(step_s + moved_s * (shares * transposing + written))

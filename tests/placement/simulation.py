@@ -211,6 +211,7 @@ class Simulation:
             tail_s += 2.0 * send_receive_s(half, self.problem.cluster, stride, self.pipeline)
         stepped = parameters + (elsewhere if shards.optimizer > 1 else 0)
         tail_s += stepped * self.problem.step_s_per_parameter / shards.optimizer
+        tail_s += parameters * self.problem.cast_s_per_parameter
         return StageTimes(forward_s, backward_s, saving_s, head_s, tail_s)
 
     def fits(self, starts: Sequence[int]) -> bool:

@@ -172,7 +172,7 @@ def closed_form(
             forward += message_s(problem, layers[i - 1].output_bytes, tensor)
         if j < len(layers):
             backward += message_s(problem, layers[j - 1].output_bytes, tensor)
-        tail = parameters * problem.step_s_per_parameter
+        tail = parameters * (problem.step_s_per_parameter + problem.cast_s_per_parameter)
         if parameters:
             gradient_bytes = parameters * optimizer.gradient_bytes
             tail += collective_s("all_reduce", gradient_bytes, data, problem.cluster, tensor)

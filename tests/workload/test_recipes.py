@@ -156,7 +156,8 @@ def test_copies_of_weights_are_held_and_made() -> None:
     for name, copies in held:
         changed = replace(plain, precision=name)
         assert changed.state.held_bytes[0] == plain.state.held_bytes[0] + copies
-        assert changed.step_bytes == plain.step_bytes + 2 + copies
+        assert changed.cast_bytes == 2 + copies
+        assert changed.step_bytes == plain.step_bytes
     assert PRECISIONS["nvfp4"].operand_bytes == 0.5625
 
 
