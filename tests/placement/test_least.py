@@ -24,7 +24,6 @@ from phaze_opt.placement.least_candidates import LeastCandidates, _Collector
 from phaze_opt.placement.least_times import least_times_s
 from phaze_opt.placement.placement_problem import ChipRates, PlacementProblem
 from phaze_opt.placement.solve_placement import solve_placement
-from phaze_opt.precision import PrecisionName
 from phaze_opt.training import Training
 from tests.benchmarks.test_bench_placement import transformer
 from tests.placement.strategies import problems, seconds, with_experts, with_link
@@ -173,18 +172,6 @@ def test_the_fastest_placement_is_never_above_the_longest_time(problem: Placemen
     longest_s = most_s(problem)
     assert solved_s(problem) <= longest_s
     assert longest_s == math.inf or least_s(problem) <= longest_s
-
-
-@settings(max_examples=40, deadline=None)
-@given(training_problems(), st.sampled_from(["fp8", "nvfp4"]))
-def test_casts_after_the_step_are_in_both_bounds(
-    problem: PlacementProblem, precision: PrecisionName
-) -> None:
-    """Every replica casts all of its weights, whoever stepped them: no placement is outside."""
-    narrow = replace(problem, training=replace(problem.training, precision=precision))
-    solved = solved_s(narrow)
-    assert least_s(narrow) <= solved * SLACK
-    assert solved <= most_s(narrow)
 
 
 def test_chunks_that_lie_apart_may_fit_where_no_run_of_layers_does() -> None:
