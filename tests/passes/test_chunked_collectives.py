@@ -8,8 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from phaze_opt.estimator.estimate import ModeSeconds
-from phaze_opt.passes.chunked_collectives import beside_products
+from phaze_opt.passes.chunked_collectives import _pairs, beside_products
+from phaze_opt.precision import PrecisionName
+from phaze_opt.workload.fusion import fuse
 from phaze_opt.workload.graph import Collective, Gemm, Operator
+from phaze_opt.workload.recipes import quantised
+from phaze_opt.workload.zoo import load_workload
 from tests.workload.graphs import Moved, graph_of
 
 PRODUCT = Operator("product", gemms=(Gemm(8, 8, 8),))
@@ -52,3 +56,20 @@ def test_what_is_left_of_the_network_is_what_no_product_hides(
     beside_s = (product_s + OVERHEAD_S) * (group - 1) / group
     exposed_s = max(link_s - beside_s, link_s / group)
     assert chunked_s(product_s, 0.0, link_s, group, 0.0) == pytest.approx(exposed_s + OVERHEAD_S)
+
+
+@pytest.mark.parametrize("name", ["bf16", "fp8", "fp8-block", "mxfp8", "nvfp4"])
+def test_gathers_in_fewer_bits_have_products_beside_them(name: PrecisionName) -> None:
+    """Casts before them and orders after them do not part them; what is agreed on waits."""
+    model = "llama:layers=1,hidden=512,heads=8,ffn=1024,sequence=256,vocab=2048"
+    workload = load_workload(model, tensor_parallel=(2,), microbatch=(1,), sequence_parallel=True)
+    block = workload.variants[0].layers[1]
+    for graph, stashed in ((block.forward, False), (block.backward, True)):
+        fused = fuse(quantised(graph, name, stashed=stashed), "elementwise")
+        pairs = dict(_pairs(fused))
+        assert len(set(pairs.values())) == len(pairs)
+        for index, operator in enumerate(fused.operators):
+            if operator.collective is not None and operator.collective.kind != "reduce_scatter":
+                gathers = operator.collective.kind == "all_gather"
+                assert (index in pairs) == gathers, operator.id
+                assert not gathers or fused.operators[pairs[index]].gemms
