@@ -379,10 +379,11 @@ class CandidateCosts:
         )
 
     def added_up(self, tensor: int) -> int:
-        """Count the parameters of all layers as `HeldBytes`, tied ones with each holder."""
+        """Count what `HeldBytes.added` is of all layers, tied parameters with each holder."""
         parameters = self.replicated(tensor).held.parameters
+        beside = sum(parameters.own) - sum(parameters.accumulated)
         shared = self.problem.training.zero >= 2
-        return sum(parameters.own) + (sum(parameters.elsewhere) if shared else 0)
+        return beside + (sum(parameters.elsewhere) if shared else 0)
 
     def replicated(self, tensor: int) -> ReplicatedLayers:
         """Return the layers of one tensor degree, as replicas exchange them."""
