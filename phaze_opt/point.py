@@ -345,7 +345,8 @@ def _captured(workload: Workload, training: Training) -> list[WorkloadVariant]:
 def _shared_out(variants: Sequence[WorkloadVariant], training: Training) -> list[WorkloadVariant]:
     """Return variants with sequences and routed experts shared out, as far as they can be.
 
-    Their products add weight gradients up where the training says so. What selective recompute runs again is found first, so that it is shared out too.
+    What selective recompute runs again is found first, so that it is shared out too; which products
+    add gradients up, last.
     """
     shared = with_context_shared_out(with_parts_run_again(variants, training), training)
     shared = [with_experts_shared_out(variant, training) for variant in shared]
