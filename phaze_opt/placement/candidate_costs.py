@@ -381,9 +381,9 @@ class CandidateCosts:
     def added_up(self, tensor: int) -> int:
         """Count what `HeldBytes.added` is of all layers, tied parameters with each holder."""
         parameters = self.replicated(tensor).held.parameters
-        beside = sum(parameters.own) - sum(parameters.accumulated)
-        shared = self.problem.training.zero >= 2
-        return beside + (sum(parameters.elsewhere) if shared else 0)
+        if self.problem.training.zero >= 2:
+            return sum(parameters.own) + sum(parameters.elsewhere)
+        return sum(parameters.own) - sum(parameters.accumulated)
 
     def replicated(self, tensor: int) -> ReplicatedLayers:
         """Return the layers of one tensor degree, as replicas exchange them."""

@@ -9,7 +9,7 @@ formulas of the bound stand in `phaze_opt.placement.least_splits`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -23,14 +23,7 @@ from phaze_opt.placement.candidate_costs import CandidateCosts
 from phaze_opt.placement.least_candidates import CandidateArrays, LeastCandidates
 from phaze_opt.placement.least_times import least_times_s
 from phaze_opt.placement.most_times import most_times_s
-from phaze_opt.placement.placement_problem import (
-    ChipRates,
-    PlacementProblem,
-    least_accumulation_s,
-    most_accumulation_s,
-    s_per_parameter,
-)
-from phaze_opt.training import Training
+from phaze_opt.placement.placement_problem import ChipRates, PlacementProblem, s_per_parameter
 
 
 class LeastPlacement:
@@ -114,7 +107,7 @@ class LeastPlacement:
         (accelerators,)
             Seconds per batch, at most ``known_s``; infinite where no placement fits the memory.
         """
-        seconds, chips = self._columns(layers, rates, least_accumulation_s)
+        seconds, chips = self._columns(layers, rates)
         answers = np.full(len(chips), np.inf) if known_s is None else known_s.copy()
         for usable_bytes in np.unique(rates.hbm_usable_bytes):
             here: IntArray = np.flatnonzero(rates.hbm_usable_bytes == usable_bytes)
@@ -147,7 +140,7 @@ class LeastPlacement:
         (accelerators,)
             Infinite where no single stage fits the memory, or experts are shared out.
         """
-        seconds, chips = self._columns(layers, rates, most_accumulation_s)
+        seconds, chips = self._columns(layers, rates)
         if self.training.expert_parallel > 1:
             # Replicas step and add up experts of others, which is not in the candidates.
             return np.full(len(chips), np.inf)
@@ -160,12 +153,7 @@ class LeastPlacement:
             )
         return answers
 
-    def _columns(
-        self,
-        layers: LeastLayers,
-        rates: ChipRates,
-        accumulation: Callable[[Training, FloatArray, FloatArray], FloatArray],
-    ) -> tuple[FloatArray, FloatArray]:
+    def _columns(self, layers: LeastLayers, rates: ChipRates) -> tuple[FloatArray, FloatArray]:
         """Return seconds and rates of all accelerators, as `least_times.least_times_s` has them."""
         seconds = np.ascontiguousarray(
             np.stack([layers.forward_s.T, (layers.backward_s + layers.recompute_s).T], axis=1)
@@ -173,7 +161,9 @@ class LeastPlacement:
         step_s = s_per_parameter(
             self.training.step_bytes, rates.hbm_bytes_per_s, rates.step_parameters_per_s
         )
-        accumulation_s = accumulation(
-            self.training, rates.hbm_bytes_per_s, rates.accumulation_parameters_per_s
+        accumulation_s = s_per_parameter(
+            self.training.state.accumulation_bytes,
+            rates.hbm_bytes_per_s,
+            rates.accumulation_parameters_per_s,
         )
         return seconds, np.stack([step_s, accumulation_s, rates.collective_core_share], axis=1)

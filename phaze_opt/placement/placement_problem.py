@@ -142,8 +142,9 @@ class PlacementProblem:
     @property
     def accumulation_s_per_parameter(self) -> float:
         """Time per local parameter to add one microbatch's gradients to the accumulator."""
-        rates = self.hbm_bytes_per_s, self.accumulation_parameters_per_s
-        return float(most_accumulation_s(self.training, *rates))
+        moved_bytes = self.training.state.accumulation_bytes
+        rate = self.accumulation_parameters_per_s
+        return float(s_per_parameter(moved_bytes, self.hbm_bytes_per_s, rate))
 
 
 @dataclass(frozen=True, eq=False)
@@ -188,24 +189,6 @@ def s_per_parameter(moved_bytes: float, hbm_bytes_per_s: Rates, parameters_per_s
     """Return seconds per parameter: moving bytes at HBM bandwidth, or on the lanes if slower."""
     slower: Rates = np.maximum(moved_bytes / hbm_bytes_per_s, 1.0 / parameters_per_s)
     return slower
-
-
-def most_accumulation_s(
-    training: Training, hbm_bytes_per_s: Rates, parameters_per_s: Rates
-) -> Rates:
-    """Return what adding the gradient of a parameter up beside the passes takes."""
-    return s_per_parameter(training.state.accumulation_bytes, hbm_bytes_per_s, parameters_per_s)
-
-
-def least_accumulation_s(
-    training: Training, hbm_bytes_per_s: Rates, parameters_per_s: Rates
-) -> Rates:
-    """Bound the same from below for the average of all parameters of any layer.
-
-    Nothing where products add gradients up: those of norms and biases are not worth a bound.
-    """
-    each_s = most_accumulation_s(training, hbm_bytes_per_s, parameters_per_s)
-    return each_s * (not training.products_accumulate)
 
 
 @dataclass(frozen=True)

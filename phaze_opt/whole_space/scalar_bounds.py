@@ -25,7 +25,7 @@ from phaze_opt.hardware.accelerator import Accelerator
 from phaze_opt.passes.estimates import Chip
 from phaze_opt.passes.graphs import default_fusion
 from phaze_opt.placement.least import LeastPlacement
-from phaze_opt.placement.placement_problem import least_accumulation_s, s_per_parameter
+from phaze_opt.placement.placement_problem import s_per_parameter
 from phaze_opt.point import (
     chip_rates,
     training_as_fused,
@@ -302,9 +302,12 @@ def _chip_seconds(run: _ScalarRun, chip: Accelerator) -> ChipSeconds:
     """Return the seconds of a chip beside the passes of its layers."""
     fusion, training = default_fusion(chip), run.fused
     rates = chip_rates([Chip(chip, run.inputs.cluster, fusion)], training)
-    hbm_bytes_per_s = float(rates.hbm_bytes_per_s[0])
-    lanes_per_s = float(rates.step_parameters_per_s[0])
-    step_s = float(s_per_parameter(training.step_bytes, hbm_bytes_per_s, lanes_per_s))
-    lanes_per_s = float(rates.accumulation_parameters_per_s[0])
-    accumulation_s = float(least_accumulation_s(training, hbm_bytes_per_s, lanes_per_s))
+    accumulated = training.state.accumulation_bytes
+    step_s, accumulation_s = (
+        float(s_per_parameter(moved_bytes, float(rates.hbm_bytes_per_s[0]), float(lanes[0])))
+        for moved_bytes, lanes in (
+            (training.step_bytes, rates.step_parameters_per_s),
+            (accumulated, rates.accumulation_parameters_per_s),
+        )
+    )
     return ChipSeconds(step_s, accumulation_s, chip.calibration.collective_core_share)

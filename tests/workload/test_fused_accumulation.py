@@ -111,9 +111,7 @@ def test_no_product_is_faster_than_its_roofline(chip: str) -> None:
     """Nor slower than without by more than what it moves besides."""
     accelerator = load_accelerator(chip)
     rate = accelerator.sustained_hbm_bytes_per_s
-    graphs = [
-        variant.layers[1].backward for variant in (_variant(LLAMA), _fused(_variant(LLAMA)))
-    ]
+    graphs = [variant.layers[1].backward for variant in (_variant(LLAMA), _fused(_variant(LLAMA)))]
     plain, fused = (
         estimate_table(graph, [accelerator], load_cluster("dgx-h100", 8), 1).all_cores.latency_s[0]
         for graph in graphs
