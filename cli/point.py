@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
 _OF_SOFTWARE = (
     *("optimizer", "overlap", "gather_copies", "launch"),
-    *("gradient_dtype", "accumulation_dtype"),
+    *("gradient_dtype", "accumulation_dtype", "fused_accumulation"),
 )
 """Options of the training run that software sets."""
 
@@ -76,8 +76,9 @@ class PointOptions:
     software: Annotated[
         SoftwareName | None,
         typer.Option(
-            help="Sets optimizer, overlap, launch, fusion, gather copies and gradient dtype as its "
-            "runs have them, where they are not given, and its kernel of fused attention.",
+            help="Sets optimizer, overlap, launch, fusion, gather copies, types of gradients and "
+            "how they are added up as its runs have them, where they are not given, and its kernel "
+            "of fused attention.",
             show_default=False,
         ),
     ] = None
@@ -185,6 +186,14 @@ class PointOptions:
         GradientDtype | None,
         typer.Option(
             help="In which gradients are held and added up, if not as the optimizer does.",
+            show_default=False,
+        ),
+    ] = None
+    fused_accumulation: Annotated[
+        bool | None,
+        typer.Option(
+            "--fused-accumulation/--no-fused-accumulation",
+            help="Products that make weight gradients add them up; not by default.",
             show_default=False,
         ),
     ] = None

@@ -27,7 +27,7 @@ from phaze_opt.named_point import PlacingText, named_point
 from phaze_opt.network.cluster import Cluster
 from phaze_opt.on_demand import deferrable, deferred
 from phaze_opt.passes.launches import host_range
-from phaze_opt.passes.layer_cost import local_parameters
+from phaze_opt.passes.layer_cost import added_parameters, local_parameters
 from phaze_opt.passes.layers import DegreeCost, LayerEvaluation
 from phaze_opt.passes.scheduled import ScheduleCache
 from phaze_opt.placement.infeasible import MisfitError
@@ -573,6 +573,7 @@ def _energy_by_level_j(
     chain = dict(zip(cost.variant.names, cost.chain, strict=True))
     by_stage = [[chain[name] for name in stage.layers] for stage in solved.stages]
     parameters = sum(map(local_parameters, by_stage))
+    added_share = sum(map(added_parameters, by_stage)) / parameters
     shards = Shards.of(training.zero, solved.degrees.as_replicas.data)
     # Of what replicas share out, each updates its share of the experts elsewhere too.
     elsewhere = sum(layer.elsewhere_parameters for layers in by_stage for layer in layers)
@@ -585,7 +586,7 @@ def _energy_by_level_j(
     update_bytes = (
         1.0 / shards.optimizer * training.step_bytes
         + training.cast_bytes
-        + after_first * (1.0 / shards.gradients) * optimizer.accumulation_bytes
+        + after_first * (1.0 / shards.gradients) * optimizer.accumulation_bytes * added_share
         + solved.microbatches * sum(training.copy_bytes)
     )
     energy_j["hbm"] += parameters * update_bytes * joules.hbm_j_per_byte

@@ -31,6 +31,7 @@ from phaze_opt.placement.placement_problem import ChipRates, PlacementProblem
 from phaze_opt.training import Training
 from phaze_opt.workload.context_parallel import with_context_shared_out
 from phaze_opt.workload.expert_parallel import with_experts_shared_out
+from phaze_opt.workload.fused_accumulation import with_fused_accumulation
 from phaze_opt.workload.graph import Workload, WorkloadVariant
 from phaze_opt.workload.recompute_parts import with_parts_run_again
 
@@ -344,10 +345,12 @@ def _captured(workload: Workload, training: Training) -> list[WorkloadVariant]:
 def _shared_out(variants: Sequence[WorkloadVariant], training: Training) -> list[WorkloadVariant]:
     """Return variants with sequences and routed experts shared out, as far as they can be.
 
-    What selective recompute runs again is found first, so that it is shared out too.
+    What selective recompute runs again is found first, so that it is shared out too; which products
+    add gradients up, last.
     """
     shared = with_context_shared_out(with_parts_run_again(variants, training), training)
-    return [with_experts_shared_out(variant, training) for variant in shared]
+    shared = [with_experts_shared_out(variant, training) for variant in shared]
+    return [with_fused_accumulation(variant, training) for variant in shared]
 
 
 def _variants(

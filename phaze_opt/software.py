@@ -35,6 +35,7 @@ class Software:
     gather_copies: bool = False
     gradient_dtype: GradientDtype | None = None
     accumulation_dtype: GradientDtype | None = None
+    fused_accumulation: bool = False
     attention_kernel: KernelName | None = None
     fp8_primary_weights_of: tuple[PrecisionName, ...] = ()
     fp8_param_gather_of: tuple[PrecisionName, ...] = ()
@@ -54,18 +55,23 @@ class Software:
 
 SOFTWARE: Mapping[SoftwareName, Software] = {
     # NVIDIA/Megatron-LM: kernels fused by hand, each launched by PyTorch; gradients beside the
-    # backward (its own data parallelism of 2021 and 2022, which does not, is overlap none).
-    "megatron": Software("adam", "data", "compiled"),
+    # backward (its own data parallelism of 2021 and 2022, which does not, is overlap none), and
+    # products that add weight gradients up: --no-gradient-accumulation-fusion turns it off since
+    # early 2022 (megatron/arguments.py of 0012901), and so do fp16 gradients there.
+    "megatron": Software("adam", "data", "compiled", fused_accumulation=True),
     # NVIDIA-NeMo/Megatron-Bridge: the same with gradients in bf16 (grad_reduce_in_fp32 is off in
     # scripts/performance/configs/llama), and weights in fp8 only (fp8_param_gather of the recipes
     # in src/megatron/bridge/training/mixed_precision.py: on but for scales per block and nvfp4).
     # What is gathered in mxfp8 goes as bf16 through the buffer of gradients
-    # (reuse_grad_buf_for_mxfp8_param_ag).
+    # (reuse_grad_buf_for_mxfp8_param_ag). Products add weight gradients up wherever Transformer
+    # Engine or apex can (gradient_accumulation_fusion of the models in
+    # src/megatron/bridge/models/gpt_provider.py).
     "megatron-bridge": Software(
         "adam",
         "data",
         "compiled",
         accumulation_dtype="bf16",
+        fused_accumulation=True,
         fp8_primary_weights_of=("fp8", "mxfp8"),
         fp8_param_gather_of=("fp8",),
     ),

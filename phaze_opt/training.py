@@ -334,6 +334,10 @@ class Training:
         In which gradients are held and added up over microbatches, and reduced where
         ``gradient_dtype`` does not say otherwise: ``fp32``, ``bf16`` (Megatron-LM without
         ``--accumulate-allreduce-grads-in-fp32``), or as the optimizer does.
+    fused_accumulation
+        Whether the products that make weight gradients add them up over microbatches themselves,
+        see `phaze_opt.workload.fused_accumulation`. Nothing changes at stages 2 and 3 of ZeRO,
+        where each replica adds up its share of what has been reduced.
     """
 
     global_batch: int
@@ -361,6 +365,7 @@ class Training:
     context_parallel: int = 1
     context_kind: ContextKind = "ring"
     recompute_parts: str = ""
+    fused_accumulation: bool = False
 
     def __repr__(self) -> str:
         return short_repr(self)
@@ -485,6 +490,16 @@ class Training:
         if self.gradient_dtype is None:
             return self.state.gradient_bytes
         return ELEMENT_BYTES[self.gradient_dtype]
+
+    @property
+    def products_accumulate(self) -> bool:
+        """Whether products add up the weight gradients that they make."""
+        return self.fused_accumulation and self.zero < 2
+
+    @property
+    def accumulator_dtype(self) -> GradientDtype:
+        """In which gradients are held and added up."""
+        return "fp32" if self.state.gradient_bytes == ELEMENT_BYTES["fp32"] else "bf16"
 
     @property
     def hides_gradients(self) -> bool:

@@ -11,6 +11,7 @@ from phaze_opt.arrays import FloatArray
 from phaze_opt.choices import FusionMode
 from phaze_opt.passes.layer_cost import LayerCost, LayerPasses
 from phaze_opt.training import Training
+from phaze_opt.workload.fused_accumulation import accumulated_parameters
 from phaze_opt.workload.graph import Layer, WorkloadVariant
 from phaze_opt.workload.recipes import attention_stash_change_bytes, stash_change_bytes
 
@@ -89,4 +90,5 @@ def _bare_layer(layer: Layer, training: Training, fusion: FusionMode) -> LayerCo
         output_bytes=layer.output_bytes,
         routed_parameters=routed,
         elsewhere_parameters=routed * others,
+        accumulated_parameters=accumulated_parameters(layer.backward),
     )

@@ -50,6 +50,7 @@ HANDLED: Mapping[str, Mapping[str, tuple[object, ...]]] = {
         "context_parallel": _EVERY,
         "context_kind": ("ring", "a2a", "gather"),
         "recompute_parts": _EVERY,  # of the variant
+        "fused_accumulation": (False, True),  # of the variant, and of what is added up beside it
     },
     "Accelerator": dict.fromkeys(
         (

@@ -84,6 +84,9 @@ class LayerCost:
     routed_parameters, elsewhere_parameters
         Those among ``parameters`` that are a share of the routed experts, and the shares that the
         other devices of the expert-parallel group have; 0 where experts are not shared out.
+    accumulated_parameters
+        Those among ``parameters`` whose gradients products of the backward add up, see
+        `phaze_opt.workload.fused_accumulation`.
     paired_s
         Seconds of all passes together where those of two microbatches run beside one another, see
         `phaze_opt.passes.paired`; 0 where that changes nothing.
@@ -98,6 +101,7 @@ class LayerCost:
     output_bytes: int
     routed_parameters: int = 0
     elsewhere_parameters: int = 0
+    accumulated_parameters: int = 0
     paired_s: float = 0.0
 
     def with_fields(self, **changes: object) -> LayerCost:
@@ -137,3 +141,13 @@ def local_parameters(layers: Sequence[LayerCost]) -> int:
     """Count a stage's parameters per device, those tied between its layers once."""
     tied = [layer.tied_parameters for layer in layers]
     return sum([layer.parameters for layer in layers]) - sum(tied) + max(tied, default=0)
+
+
+def added_parameters(layers: Sequence[LayerCost]) -> int:
+    """Count a stage's parameters per device whose gradients are added up beside the passes.
+
+    Tied ones count once; where the products of one of their layers add theirs up, those of the
+    others.
+    """
+    beside = sum([layer.parameters - layer.accumulated_parameters for layer in layers])
+    return min(beside, local_parameters(layers))

@@ -382,10 +382,11 @@ class CandidateCosts:
         )
 
     def added_up(self, tensor: int) -> int:
-        """Count the parameters of all layers as `HeldBytes`, tied ones with each holder."""
+        """Count what `HeldBytes.added` is of all layers, tied parameters with each holder."""
         parameters = self.replicated(tensor).held.parameters
-        shared = self.problem.training.zero >= 2
-        return sum(parameters.own) + (sum(parameters.elsewhere) if shared else 0)
+        if self.problem.training.zero >= 2:
+            return sum(parameters.own) + sum(parameters.elsewhere)
+        return sum(parameters.own) - sum(parameters.accumulated)
 
     def replicated(self, tensor: int) -> ReplicatedLayers:
         """Return the layers of one tensor degree, as replicas exchange them."""

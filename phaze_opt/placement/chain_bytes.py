@@ -75,13 +75,14 @@ def _kept_of_short(function: F, of_long: Callable[..., object]) -> F:
 class ChainParameters:
     """Parameters of every layer per device, and those that are tied; one object as `ChainBytes`.
 
-    ``routed`` and ``elsewhere`` are as in `phaze_opt.passes.layer_cost.LayerCost`.
+    ``routed``, ``elsewhere`` and ``accumulated`` are as in `phaze_opt.passes.layer_cost.LayerCost`.
     """
 
     own: tuple[int, ...]
     tied: tuple[int, ...]
     routed: tuple[int, ...]
     elsewhere: tuple[int, ...]
+    accumulated: tuple[int, ...]
 
     def __len__(self) -> int:
         return len(self.own)
@@ -115,12 +116,13 @@ class ChainBytes:
         """Layers without names that hold and send as much, and take no time."""
         own = self.parameters
         held = own.own, own.tied, self.stash_bytes, self.transient_bytes, self.output_bytes
-        each = zip(*held, own.routed, own.elsewhere, strict=True)
+        each = zip(*held, own.routed, own.elsewhere, own.accumulated, strict=True)
         return tuple([LayerCost("", LayerPasses(), *own) for own in each])
 
 
 _COLUMNS = attrgetter(
     *("parameters", "tied_parameters", "routed_parameters", "elsewhere_parameters"),
+    "accumulated_parameters",
     *("stash_bytes", "transient_bytes", "output_bytes"),
 )
 
@@ -169,6 +171,20 @@ def whole_parameters_of_runs(parameters: ChainParameters) -> FloatArray:
     return own + sums(parameters.elsewhere) if any(parameters.elsewhere) else own
 
 
+def added_of_runs(parameters: ChainParameters, gradient_shards: int) -> FloatArray:
+    """Count the parameters of runs of layers whose gradients a device adds up beside the passes.
+
+    As `phaze_opt.passes.layer_cost.added_parameters`; of routed experts those of the whole group
+    where replicas share gradients out.
+    """
+    if gradient_shards > 1:
+        return whole_parameters_of_runs(parameters)
+    held, _ = parameters_of_runs(parameters)
+    if not any(parameters.accumulated):
+        return held
+    return np.minimum(sums(parameters.own) - sums(parameters.accumulated), held)
+
+
 @dataclass(frozen=True, eq=False)
 class HeldBytes:
     """What stages hold, per device.
@@ -176,8 +192,10 @@ class HeldBytes:
     Attributes
     ----------
     parameters
-        Whose gradients a device adds up, or its share of them: tied ones once, and of routed
-        experts those of the whole group where replicas share gradients out.
+        Of the layers: tied ones once, and of routed experts those of the whole group where
+        replicas share gradients out.
+    added
+        Whose gradients a device adds up beside the passes, or its share of them.
     resident_bytes, stash_bytes
         State and largest working set; what each microbatch in flight adds.
     in_flight_limit
@@ -185,6 +203,7 @@ class HeldBytes:
     """
 
     parameters: FloatArray
+    added: FloatArray
     resident_bytes: FloatArray
     stash_bytes: FloatArray
     in_flight_limit: IntArray
@@ -210,6 +229,7 @@ def held_by_runs(
     resident = _resident_bytes(layers, optimizer, shards)
     return HeldBytes(
         parameters=all_parameters,
+        added=added_of_runs(layers.parameters, shards.gradients),
         resident_bytes=resident,
         stash_bytes=stash,
         in_flight_limit=in_flight_limits(resident, stash, usable_bytes),

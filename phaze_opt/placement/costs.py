@@ -99,7 +99,8 @@ class StageCosts:
     messages
         Ways to send a message from one stage to the next; it takes the fastest.
     accumulation_s_per_parameter
-        Adding the gradients of a microbatch after the first to those before; 0 where there is one.
+        Adding the gradients of a microbatch after the first to those before, as far as products
+        do not; 0 where there is one.
     """
 
     runs: DegreeRuns
@@ -124,7 +125,7 @@ class StageCosts:
 
     def accumulation_s(self, where: tuple[IntArray, IntArray]) -> FloatArray:
         """Return the adding up of the gradients of a microbatch after the first, of some stages."""
-        return self.held.parameters[where] * self.accumulation_s_per_parameter
+        return self.held.added[where] * self.accumulation_s_per_parameter
 
     @cached_property
     def forward_work_s(self) -> FloatArray:
@@ -138,7 +139,7 @@ class StageCosts:
         """What a stage does in the backward of one microbatch."""
         work_s = self.runs.sums("backward.seconds")
         work_s += self.runs.sums("recompute.seconds")
-        work_s += self.held.parameters * self.accumulation_s_per_parameter
+        work_s += self.held.added * self.accumulation_s_per_parameter
         work_s += self.received.gradient_s
         return work_s
 
@@ -150,7 +151,7 @@ class StageCosts:
             column("forward.seconds"),
             column("backward.seconds"),
             column("recompute.seconds"),
-            self.held.parameters,
+            self.held.added,
             self.accumulation_s_per_parameter,
             received.activation_s,
             received.gradient_s,

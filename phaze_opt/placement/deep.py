@@ -21,7 +21,13 @@ import numpy as np
 
 from phaze_opt.arrays import IntArray
 from phaze_opt.degrees import Degrees
-from phaze_opt.passes.layer_cost import LayerCost, LayerPasses, PassCost
+from phaze_opt.passes.layer_cost import (
+    LayerCost,
+    LayerPasses,
+    PassCost,
+    added_parameters,
+    local_parameters,
+)
 from phaze_opt.placement.best import layout_fits
 from phaze_opt.placement.candidate_costs import CandidateCosts
 from phaze_opt.placement.candidates import Candidate, CandidateGrid, all_grids
@@ -224,15 +230,17 @@ def _merged_layers(
         own = layers[i:j]
         tied = [layer.tied_parameters for layer in own]
         passes = [PassCost(*(part[index] for part in parts)) for parts in seconds.values()]
+        parameters = local_parameters(own)
         merged_layers.append(
             LayerCost(
                 f"{i}:{j}",
                 LayerPasses(*passes),
-                sum([layer.parameters for layer in own]) - sum(tied) + max(tied),
+                parameters,
                 max(tied),
                 sum([layer.stash_bytes for layer in own]),
                 max([layer.transient_bytes for layer in own]),
                 own[-1].output_bytes,
+                accumulated_parameters=parameters - added_parameters(own),
             )
         )
     return tuple(merged_layers)

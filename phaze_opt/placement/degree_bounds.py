@@ -245,4 +245,4 @@ def _least_even_times_s(costs: CandidateCosts, grid: CandidateGrid, starts: IntA
     stages, classes = costs.least_stages(grid), costs.classes(grid)
     held, saving_s = stages.held, stages.accumulation_s_per_parameter
     limit = held.in_flight_limit
-    return least_even_times(stages.load_s, held.parameters, saving_s, limit, starts, classes)
+    return least_even_times(stages.load_s, held.added, saving_s, limit, starts, classes)

@@ -97,6 +97,7 @@ def _cost(layer: LayerCost) -> tuple[float, ...]:
         layer.passes.backward.seconds,
         layer.paired_s,
         layer.parameters,
+        layer.accumulated_parameters,
         layer.stash_bytes,
         layer.transient_bytes,
         layer.output_bytes,

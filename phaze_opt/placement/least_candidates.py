@@ -56,7 +56,7 @@ class LeastCandidates:
         Of the training run.
     repeated : (layers,)
         Which layers are the distinct one that is repeated most.
-    own, every_pass, lines, held, whole, real
+    own, added, every_pass, lines, held, whole, real
         See `CandidateArrays`; there is a table of ``limit`` for each of `shards`.
     kept
         What the layers hold.
@@ -72,6 +72,7 @@ class LeastCandidates:
     optimizer: Optimizer
     repeated: BoolArray
     own: FloatArray
+    added: FloatArray
     every_pass: FloatArray
     lines: FloatArray
     held: FloatArray
@@ -127,7 +128,7 @@ class LeastCandidates:
         ]
         shards, whole, real = self.whole[fits, column.LIMIT], whole[fits], self.real[fits]
         real[:, column.MOST_REPEATED] = self._most_repeated(shards, whole, limit)
-        shared = self.own, self.every_pass, self.lines, self.held
+        shared = self.own, self.added, self.every_pass, self.lines, self.held
         return CandidateArrays(*shared, limit, whole, real)
 
     def _most_repeated(self, shards: IntArray, whole: IntArray, limit: IntArray) -> FloatArray:
@@ -253,6 +254,7 @@ class _Collector:
             optimizer=optimizer,
             repeated=self.repeated,
             own=self.own,
+            added=np.maximum(self.own - np.array(held.parameters.accumulated, dtype=np.float64), 0),
             every_pass=self._every_pass(gradients, weights),
             lines=padded([lines for each in (*sent, *gathered) for lines in each]),
             held=np.stack([self.parameters, self._tied(), self.routed]),

@@ -86,13 +86,13 @@ _SMALLEST_S = 1e-12
 ) = range(13)
 
 # Rows of `sums` and of `held`.
-FORWARD, BACKWARD, OWN = range(3)
+FORWARD, BACKWARD, OWN, ADDED = range(4)
 PARAMETERS, _TIED, ROUTED = range(3)
 
 
 @compiled_as(
-    "float64[::1], float64[:,:,::1], float64[:,:,::1], float64[:,:,::1], int64[:,:,::1],"
-    " int64[:,::1], float64[:,::1]"
+    "float64[::1], float64[::1], float64[:,:,::1], float64[:,:,::1], float64[:,:,::1],"
+    " int64[:,:,::1], int64[:,::1], float64[:,::1]"
 )
 class CandidateArrays(NamedTuple):
     """Candidates at one tensor degree that fit some memory, and what they share.
@@ -101,6 +101,8 @@ class CandidateArrays(NamedTuple):
     ----------
     own : (layers,)
         Parameters of each layer, tied ones with the first that holds them.
+    added : (layers,)
+        At least those among them whose gradients are added up beside the passes.
     every_pass : (groups, 2, layers + 1)
         Sums over the layers before each of what replicas exchange in every forward and backward.
     lines, held, limit
@@ -112,6 +114,7 @@ class CandidateArrays(NamedTuple):
     """
 
     own: FloatArray
+    added: FloatArray
     every_pass: FloatArray
     lines: FloatArray
     held: FloatArray
@@ -128,9 +131,9 @@ class Split(NamedTuple):
 
     Attributes
     ----------
-    sums : (3, layers + 1)
+    sums : (4, layers + 1)
         Sums over the layers before each: seconds of the forward, of the backward with accumulation,
-        and parameters that count once.
+        parameters that count once, and those among them that are added up beside the passes.
     lines : (groups, algorithms, 3)
         Times of collectives by parameters, see `exchanges.lines_of`.
     held : (3, layers, layers + 1)
@@ -218,13 +221,13 @@ def _stage_s(stage: int, i: int, j: int, first_tail_s: float, split: Split) -> f
         forward += activation_s
     if stage < stages:
         backward += gradient_s
-    saving_s = (sums[OWN, j] - sums[OWN, i]) * real[ACCUMULATION_S]
+    saving_s = (sums[ADDED, j] - sums[ADDED, i]) * real[ACCUMULATION_S]
     work_s = busy_s(microbatches, forward + backward, saving_s)
     begin_s = sums[FORWARD, i] + max(stage - 2, 0) * activation_s
     # Until the stage ends its first backward.
     first_s = sums[FORWARD, layers] + (stages - 1) * activation_s
     first_s += sums[BACKWARD, layers] - sums[BACKWARD, i] + (stages - stage) * gradient_s
-    first_s -= (sums[OWN, layers] - sums[OWN, i]) * real[ACCUMULATION_S]
+    first_s -= (sums[ADDED, layers] - sums[ADDED, i]) * real[ACCUMULATION_S]
     done_s = after_first_s(first_s, microbatches, again, forward, backward)
     done_s = max(done_s, begin_s + work_s)
     if again > 0 and not all_held:
@@ -354,7 +357,7 @@ def least_over_splits_s(least_s: float, known_s: float, split: Split) -> float:
 def fitting(lines: FloatArray, held: FloatArray, limit: IntArray, whole: IntArray) -> BoolArray:
     """Return which candidates have a split that fits the memory; see `least_times`."""
     fits = np.ones(len(whole), dtype=np.bool_)
-    sums = np.zeros((3, held.shape[2]))
+    sums = np.zeros((4, held.shape[2]))
     real = np.ones(13)
     for c in range(len(whole)):
         fits[c] = _within(MOST_S, Split(sums, lines, held, limit, whole[c], real))

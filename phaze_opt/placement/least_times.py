@@ -16,6 +16,7 @@ from phaze_opt.placement.closed_form import after_first_s, busy_s, forwards_agai
 from phaze_opt.placement.least_splits import (
     ACCUMULATION_S,
     ACTIVATION_S,
+    ADDED,
     BACKWARD,
     CHUNKS,
     EVERY_PASS,
@@ -58,7 +59,7 @@ def _at_once_s(split: Split) -> float:
     messages = stages * whole[CHUNKS] - 1
     forward_s = sums[FORWARD, layers] + messages * real[ACTIVATION_S]
     backward_s = sums[BACKWARD, layers] + messages * real[GRADIENT_S]
-    saving_s = sums[OWN, layers] * real[ACCUMULATION_S]
+    saving_s = sums[ADDED, layers] * real[ACCUMULATION_S]
     once_s: float = forward_s + backward_s - saving_s
     work_s = busy_s(microbatches, forward_s + backward_s, saving_s)
     sent_s, share = real[MEAN_SYNCHRONISATION_S], real[SHARE]
@@ -77,19 +78,25 @@ def _at_once_s(split: Split) -> float:
     return float(max(least_s + step_s, through_s))
 
 
-@callee("float64[:,::1](int64[::1], float64[::1])")
-def _kinds(distinct: IntArray, own: FloatArray) -> FloatArray:
-    """Return count, a layer, and the fewest parameters of every distinct layer, a row each."""
+@callee("float64[:,::1](int64[::1], float64[::1], float64[::1])")
+def _kinds(distinct: IntArray, own: FloatArray, added: FloatArray) -> FloatArray:
+    """Return count, a layer, and the fewest parameters of every distinct layer, a row each.
+
+    All that count once, and those that are added up beside the passes.
+    """
     count = 0
     for kind in distinct:
         count = max(count, kind + 1)
-    kinds = np.zeros((count, 3))
+    kinds = np.zeros((count, 4))
     for layer in range(len(distinct) - 1, -1, -1):
         kind = distinct[layer]
-        least = own[layer] if kinds[kind, 0] == 0.0 else min(kinds[kind, 2], own[layer])
+        least, least_added = own[layer], added[layer]
+        if kinds[kind, 0] > 0.0:
+            least, least_added = min(kinds[kind, 2], least), min(kinds[kind, 3], least_added)
         kinds[kind, 0] += 1.0
         kinds[kind, 1] = layer
         kinds[kind, 2] = least
+        kinds[kind, 3] = least_added
     return kinds
 
 
@@ -108,7 +115,7 @@ def _pipelined_s(split: Split, kinds: FloatArray, most: int) -> float:
     sums, lines, held, _, whole, real = split
     stages, microbatches, layers = whole[STAGES], whole[MICROBATCHES], sums.shape[1] - 1
     first_tail_s = following_s(0, 1, MOST_S, split)
-    saving_s = sums[OWN, layers] * real[ACCUMULATION_S]
+    saving_s = sums[ADDED, layers] * real[ACCUMULATION_S]
     forward_s = sums[FORWARD, layers] + (stages - 1) * real[ACTIVATION_S]
     once_s = forward_s + sums[BACKWARD, layers] + (stages - 1) * real[GRADIENT_S]
     least_s: float = (once_s - saving_s / microbatches) / real[REACH] + first_tail_s
@@ -117,10 +124,10 @@ def _pipelined_s(split: Split, kinds: FloatArray, most: int) -> float:
     again = forwards_again(stages, microbatches, whole[GPIPE] == 1)
     layer = int(kinds[most, 1])
     forward = sums[FORWARD, layer + 1] - sums[FORWARD, layer]
-    own = sums[OWN, layer + 1] - sums[OWN, layer]
+    added = sums[ADDED, layer + 1] - sums[ADDED, layer]
     backward = sums[BACKWARD, layer + 1] - sums[BACKWARD, layer]
-    backward -= (own - kinds[most, 2]) * real[ACCUMULATION_S]
-    own = kinds[most, 2]
+    backward -= (added - kinds[most, 3]) * real[ACCUMULATION_S]
+    own, added = kinds[most, 2], kinds[most, 3]
     again_s = after_first_s(0.0, microbatches, again, forward, backward)
     least_s = max(least_s, once_s + repeated * again_s + first_tail_s)
     sent_s, routed = 0.0, held[ROUTED, layer, layer + 1]
@@ -128,7 +135,7 @@ def _pipelined_s(split: Split, kinds: FloatArray, most: int) -> float:
     if rows[0] >= 0:
         sent_s = collective_of_s(rows[0], rows[1], repeated * own, repeated * routed, lines)
         sent_s = max(real[SHARE] * sent_s, sent_s - (1.0 - real[SHARE]) * repeated * backward)
-    work_s = busy_s(microbatches, forward + backward, own * real[ACCUMULATION_S])
+    work_s = busy_s(microbatches, forward + backward, added * real[ACCUMULATION_S])
     least_s = max(least_s, repeated * (work_s + own * real[STEP_S]) + sent_s)
     if again_s > 0.0:
         in_flight = microbatches - again
@@ -181,7 +188,7 @@ def _sum_up(
             if group >= 0:
                 sums[row, layer] += queue_share * every_pass[group, row, layer]
     for layer in range(sums.shape[1]):
-        sums[BACKWARD, layer] += real[ACCUMULATION_S] * sums[OWN, layer]
+        sums[BACKWARD, layer] += real[ACCUMULATION_S] * sums[ADDED, layer]
 
 
 @lazily_compiled(
@@ -219,14 +226,14 @@ def least_times_s(
     (accelerators,)
         Seconds, at most ``known_s``; infinite where nothing fits.
     """
-    own, every_pass, lines, held, limit, whole, real = candidates
+    own, added, every_pass, lines, held, limit, whole, real = candidates
     accelerators, layers = seconds.shape[0], len(distinct)
     answers = known_s.copy()
     work = np.zeros((2, layers + 1))
-    sums = np.zeros((3, layers + 1))
+    sums = np.zeros((4, layers + 1))
     chosen, single = np.zeros(whole.shape[1], np.int64), np.zeros(real.shape[1])
     split = Split(sums, lines, held, limit, chosen, single)
-    kinds = _kinds(distinct, own)
+    kinds = _kinds(distinct, own, added)
     most = 0
     for kind in range(len(kinds)):
         if kinds[kind, 0] > kinds[most, 0]:
@@ -236,6 +243,7 @@ def least_times_s(
         return answers
     for layer in range(layers):
         sums[OWN, layer + 1] = sums[OWN, layer] + own[layer]
+        sums[ADDED, layer + 1] = sums[ADDED, layer] + added[layer]
     for a in range(accelerators):
         for layer in range(layers):
             for row in range(2):

@@ -164,4 +164,4 @@ def _split_work(
     """Return what stages do, replicas included or not, and what they hold."""
     held, saving_s = stages.held, stages.accumulation_s_per_parameter
     limit, all_held = held.in_flight_limit, costs.schedule == "gpipe"
-    return SplitWork(forward_s, backward_s, held.parameters, saving_s, limit, all_held)
+    return SplitWork(forward_s, backward_s, held.added, saving_s, limit, all_held)

@@ -41,6 +41,7 @@ _OPTIONS = (
 _SWITCHES = {
     "sequence_parallel": "--sequence-parallel",
     "gather_copies": "--gather-copies",
+    "fused_accumulation": "--fused-accumulation",
     "fp8_primary_weights": "--fp8-primary-weights",
     "fp8_param_gather": "--fp8-param-gather",
     "residency": "--no-residency",

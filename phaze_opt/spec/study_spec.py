@@ -206,7 +206,8 @@ class StudySpec:
     optimizer, sequence_parallel, residency, microbatch, recompute, zero, pipeline_schedule, \
     interleave, overlap, fused_optimizer, gather_copies, launch, gradient_dtype, expert_parallel, \
     dispatcher, expert_imbalance, precision, fp8_primary_weights, fp8_param_gather, \
-    attention_precision, accumulation_dtype, context_parallel, context_kind, recompute_parts
+    attention_precision, accumulation_dtype, context_parallel, context_kind, recompute_parts, \
+    fused_accumulation
         Options of the training run, as in `phaze_opt.training.Training`, unless they are axes of
         the space. An interleave above 1 implies the interleaved pipeline schedule.
     workloads
@@ -271,6 +272,7 @@ class StudySpec:
     context_parallel: int = 1
     context_kind: ContextKind = "ring"
     recompute_parts: str = ""
+    fused_accumulation: bool = False
     placement: PlacementChoice = "solve"
 
     def __post_init__(self) -> None:

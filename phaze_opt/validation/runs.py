@@ -203,6 +203,12 @@ def _software(options: dict[str, str]) -> Software:
     return SOFTWARE[cast(SoftwareName, options["software"])]
 
 
+def _fuses_accumulation(options: dict[str, str], software: Software) -> bool:
+    """Return whether products added gradients up: as stated, or as the software does."""
+    stated = options.get("fused_accumulation")
+    return stated == "true" if stated else software.fused_accumulation
+
+
 def _recipe(stated: str) -> PrecisionName:
     """Return in what linear layers multiplied: a recipe, or 16 bits of either kind."""
     return cast(PrecisionName, stated) if stated in PRECISIONS else "bf16"
@@ -257,6 +263,7 @@ def _as_it_may_have_run(options: dict[str, str]) -> Iterator[tuple[CostedPoint, 
             expert_parallel=int(options.get("expert_parallel") or 1),
             dispatcher=cast(Dispatcher, options.get("dispatcher") or "nccl"),
             accumulation_dtype=software.accumulation_dtype,
+            fused_accumulation=_fuses_accumulation(options, software),
             precision=precision,
             **software.fp8_weights(precision),
             context_parallel=context,

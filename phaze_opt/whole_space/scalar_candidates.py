@@ -64,20 +64,23 @@ class ScalarCandidates:
     ----------
     rows
         The candidates.
-    own
-        Sums, over the layers before each layer, of the parameters that count once.
+    own, added
+        Sums, over the layers before each layer, of the parameters that count once, and of those
+        among them that are added up beside the passes.
     every_pass, lines, held, limit
         Arguments of `phaze_opt.placement.least_times.least_times_s`.
     tails
         Seconds after the last backward of stages, by candidate and chip; see `scalar_splits`.
-    first, count, fewest_own, routed
+    first, count, fewest_own, fewest_added, routed
         Of the layer that is repeated most: place of the first, number, fewest own parameters, and
-        those of its share of the routed experts.
+        of those added up, and those of its share of the routed experts.
     """
 
     def __init__(self, arrays: CandidateArrays, distinct: Sequence[int]) -> None:
         own: list[float] = arrays.own.tolist()
+        added: list[float] = arrays.added.tolist()
         self.own = [0.0, *accumulate(own)]
+        self.added = [0.0, *accumulate(added)]
         self.every_pass: list[list[list[float]]] = arrays.every_pass.tolist()
         self.lines: list[list[list[float]]] = arrays.lines.tolist()
         self.held: list[list[list[float]]] = arrays.held.tolist()
@@ -96,6 +99,7 @@ class ScalarCandidates:
         repeated = [at for at, index in enumerate(distinct) if index == most]
         self.first, self.count = repeated[0], len(repeated)
         self.fewest_own = min(own[at] for at in repeated)
+        self.fewest_added = min(added[at] for at in repeated)
         self.routed = self.held[column.ROUTED][self.first][self.first + 1]
 
     def lines_of(self, chip: ChipSeconds) -> list[Sequence[Line]]:

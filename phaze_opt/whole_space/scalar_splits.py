@@ -74,8 +74,8 @@ class SplitBatch:
         sums = self._with_queue(self.backward_s, 1)
         if self.accumulation_s == 0.0:
             return sums
-        pairs = zip(sums, self.candidates.own, strict=True)
-        return [seconds + own * self.accumulation_s for seconds, own in pairs]
+        pairs = zip(sums, self.candidates.added, strict=True)
+        return [seconds + added * self.accumulation_s for seconds, added in pairs]
 
     def _with_queue(self, sums: Sequence[float], row: int) -> Sequence[float]:
         group = self.candidate.every_pass
@@ -152,7 +152,8 @@ class SplitBatch:
         candidate, own = self.candidate, self.candidates.own[-1]
         stages, microbatches = candidate.stages, candidate.microbatches
         messages = stages * candidate.chunks - 1
-        saving_s, sent_s = own * self.accumulation_s, candidate.mean_synchronisation_s
+        saving_s = self.candidates.added[-1] * self.accumulation_s
+        sent_s = candidate.mean_synchronisation_s
         step_s = own * self.step_s / stages
         # The average stage runs all microbatches; its synchronisation then takes a share of the
         # cores, or follows the last backward, of which that much is left.
@@ -171,7 +172,7 @@ class SplitBatch:
             rounds = 1.0 + (microbatches - 1.0) / stages
             lines.append((again, rounds, self.first_tail_s - saving_s))
         forward_s = messages * candidate.activation_s
-        backward_s = messages * candidate.gradient_s + own * self.accumulation_s
+        backward_s = messages * candidate.gradient_s + saving_s
         return tuple((f, b, others_s + f * forward_s + b * backward_s) for f, b, others_s in lines)
 
     def pipelined_s(self) -> float:
@@ -179,7 +180,7 @@ class SplitBatch:
         candidate, known, first = self.candidate, self.candidates, self.candidates.first
         stages, microbatches = candidate.stages, candidate.microbatches
         in_flight = candidate.in_flight
-        saving_s = known.own[-1] * self.accumulation_s
+        saving_s = known.added[-1] * self.accumulation_s
         received_s = (stages - 1) * (candidate.activation_s + candidate.gradient_s)
         once_s = self.forward[-1] + self.backward[-1] + received_s
         least_s = (once_s - saving_s / microbatches) / candidate.reach + self.first_tail_s
@@ -187,12 +188,13 @@ class SplitBatch:
         rounds, repeated, own = microbatches - 1.0, candidate.most_repeated, known.fewest_own
         forward_s = self.forward[first + 1] - self.forward[first]
         backward_s = self.backward[first + 1] - self.backward[first]
-        backward_s -= (known.own[first + 1] - known.own[first] - own) * self.accumulation_s
+        added = known.fewest_added
+        backward_s -= (known.added[first + 1] - known.added[first] - added) * self.accumulation_s
         again_s = rounds * backward_s + (microbatches - in_flight) * forward_s
         least_s = max(least_s, once_s + repeated * again_s + self.first_tail_s)
         sent_s = self.synchronised_s(repeated * own, repeated * known.routed)
         sent_s = max(self.share * sent_s, sent_s - (1.0 - self.share) * repeated * backward_s)
-        load_s = microbatches * (forward_s + backward_s) - own * self.accumulation_s
+        load_s = microbatches * (forward_s + backward_s) - added * self.accumulation_s
         least_s = max(least_s, repeated * (load_s + own * self.step_s) + max(sent_s, 0.0))
         if again_s <= 0.0:
             return least_s
@@ -265,17 +267,17 @@ class SplitBatch:
             in_flight = microbatches
         if known.limit[candidate.limit][begin][end] < in_flight:
             return math.inf
-        forwards, backwards, own = self.forward, self.backward, known.own
+        forwards, backwards, added = self.forward, self.backward, known.added
         forward_s = forwards[end] - forwards[begin] + (activation_s if stage > 1 else 0.0)
         backward_s = backwards[end] - backwards[begin] + (gradient_s if after > 0 else 0.0)
         # All work of the stage, after the first microbatch has come to it.
         busy_s = microbatches * (forward_s + backward_s)
-        busy_s -= (own[end] - own[begin]) * self.accumulation_s
+        busy_s -= (added[end] - added[begin]) * self.accumulation_s
         done_s = forwards[begin] + max(stage - 2, 0) * activation_s + busy_s
         # The first microbatch through all stages and back, then the remaining work of the others.
         once_s = forwards[-1] + (stages - 1) * activation_s
         once_s += backwards[-1] - backwards[begin] + after * gradient_s
-        once_s -= (own[-1] - own[begin]) * self.accumulation_s
+        once_s -= (added[-1] - added[begin]) * self.accumulation_s
         again = microbatches - 1 if candidate.gpipe else microbatches - in_flight
         left_s = once_s + (microbatches - 1) * backward_s + again * forward_s
         done_s = max(done_s, left_s)

@@ -30,8 +30,8 @@ def options_of(name: SoftwareName) -> list[str]:
     for field in fields(SOFTWARE[name]):
         value: Any = getattr(SOFTWARE[name], field.name)
         option = f"--{field.name.replace('_', '-')}"
-        if field.name == "gather_copies":
-            stated += [option if value else "--no-gather-copies"]
+        if field.name in ("gather_copies", "fused_accumulation"):
+            stated += [option if value else option.replace("--", "--no-", 1)]
         elif field.name not in ("attention_kernel", *PRECISIONS_OF) and value is not None:
             stated += [option, value]
     return stated
@@ -69,6 +69,15 @@ def test_weights_are_narrow_where_the_software_has_them_so(phaze: Phaze) -> None
     wide = phaze(*run, *narrow, "--no-fp8-primary-weights", "--no-fp8-param-gather").json
     assert wide["placement"] != by_name["placement"]
     assert phaze(*run).json["placement"]["stages"] != by_name["placement"]["stages"]
+
+
+def test_products_add_up_where_the_software_has_them_so(phaze: Phaze) -> None:
+    """Below ZeRO 2; what is given beside the name wins."""
+    run = (*RUN, "--zero", "1", "--software", "megatron")
+    by_name = phaze(*run).json["time_breakdown_s"]
+    beside = phaze(*run, "--no-fused-accumulation").json["time_breakdown_s"]
+    assert by_name == phaze(*run, "--fused-accumulation").json["time_breakdown_s"]
+    assert 0.0 < by_name["gradient_accumulation"] < beside["gradient_accumulation"]
 
 
 def test_fused_attention_has_the_kernel_of_the_software(phaze: Phaze) -> None:

@@ -24,6 +24,7 @@ from phaze_opt.point import CostedPoint, Point, cost_point
 from phaze_opt.precision import ATTENTION_PRECISIONS, PRECISIONS
 from phaze_opt.scheduling.solve_schedule import solve_schedule
 from phaze_opt.training import Training
+from phaze_opt.workload.fused_accumulation import with_fused_accumulation
 from phaze_opt.workload.graph import Workload, WorkloadVariant
 from phaze_opt.workload.zoo import load_workload
 from tests.strategies import any_accelerators
@@ -62,6 +63,7 @@ trainings = st.builds(
     gradient_dtype=st.sampled_from([None, "bf16"]),
     precision=st.sampled_from(["bf16", "bf16", *PRECISIONS]),
     attention_precision=st.sampled_from(["bf16", "bf16", *ATTENTION_PRECISIONS]),
+    fused_accumulation=st.booleans(),
 )
 
 
@@ -88,6 +90,11 @@ def workload(model: str, microbatch: int, sequence_parallel: bool) -> Workload:
         tensor_parallel=(wide,) if sequence_parallel else (1, wide),
         sequence_parallel=sequence_parallel,
     )
+
+
+def accumulating(model: Workload, training: Training) -> list[WorkloadVariant]:
+    """Return a model as it is trained, with products that add gradients up if they do."""
+    return [with_fused_accumulation(variant, training) for variant in model.variants]
 
 
 def costed(model: Workload, chip: Accelerator, training: Training, **options: Any) -> CostedPoint:
@@ -123,7 +130,7 @@ def test_no_pass_is_shorter(
     captured = workload(model, training.microbatch, training.sequence_parallel)
     # What is no part of a schedule.
     training = replace(training, zero=min(training.zero, 1), gather_copies=False, launch="graphs")
-    for variant in captured.variants:
+    for variant in accumulating(captured, training):
         least = least_layers(variant, chips, CLUSTER, training)
         longest = longest_layers(variant, Chips(chips), CLUSTER, training)
         by_direction = [
@@ -154,7 +161,7 @@ def test_no_pass_is_shorter_on_gpus(model: str, training: Training) -> None:
     """Operators run one after another there, so that the bound is exact, cache included."""
     chips = [able(name) for name in GPUS]
     captured = workload(model, training.microbatch, training.sequence_parallel)
-    for variant in captured.variants:
+    for variant in accumulating(captured, training):
         least = least_layers(variant, chips, CLUSTER, training)
         for row, chip in enumerate(chips):
             exact = costed(captured, chip, training)
@@ -195,7 +202,7 @@ def test_bounds_are_near() -> None:
     captured = workload("bert-large", 1, False)
     chips = [able(name, glb_mib=size) for name in TPUS for size in (16, 64)]
     ratios = []
-    for variant in captured.variants:
+    for variant in accumulating(captured, training):
         least = least_layers(variant, chips, CLUSTER, training)
         block = [layer.name for layer in variant.layers].index("block")
         for row, chip in enumerate(chips):

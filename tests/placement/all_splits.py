@@ -306,7 +306,7 @@ def _try_interleaved(costs: CandidateCosts, candidate: Candidate) -> Tried:
 def try_candidate(costs: CandidateCosts, candidate: Candidate) -> Tried:
     """Replay all splits of a candidate, with both ways to gather weights where it has them."""
     work, microbatches = costs.work(candidate), costs.microbatches(candidate.data)
-    saving_s = work.stages.held.parameters * work.stages.accumulation_s_per_parameter
+    saving_s = work.stages.held.added * work.stages.accumulation_s_per_parameter
     group = costs.group(candidate)
     best, count = Tried(math.inf, "", 0), 0
     for ahead in (True, False) if group.zero in (1, 2) and group.overlaps else (True,):

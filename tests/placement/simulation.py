@@ -197,7 +197,9 @@ class Simulation:
         shards = Shards.of(zero, self.data)
         # A replica has its share of what they share out, of experts that others have too.
         elsewhere = all_routed * (self.training.expert_parallel - 1)
-        added_up = parameters + (elsewhere if shards.gradients > 1 else 0)
+        added_up = min(parameters, sum(la.parameters - la.accumulated_parameters for la in held))
+        if shards.gradients > 1:
+            added_up = parameters + elsewhere
         saving_s = added_up * accumulation / shards.gradients
         backward_s += saving_s
         if i > 0:

@@ -88,7 +88,7 @@ def problems(
     )
     global_batch = draw(st.integers(1, 40))
     optimizer: OptimizerName = draw(st.sampled_from(["sgd", "adam"]))
-    return PlacementProblem(
+    problem = PlacementProblem(
         layers=draw(layer_costs(count, tensor_degrees, forward_share=forward_share)),
         edges=tuple((index, index + 1) for index in range(count - 1)),
         cluster=Cluster("drawn", (level,), draw(st.integers(1, most_devices))),
@@ -97,12 +97,25 @@ def problems(
             draw(st.integers(1, min(3, global_batch))),
             optimizer=optimizer,
             overlap="none",
+            fused_accumulation=draw(st.booleans()),
         ),
         hbm_usable_bytes=draw(st.sampled_from([500.0, 1000.0, 2000.0, 1e9])),
         hbm_bytes_per_s=draw(st.sampled_from([100.0, 1e4])),
         step_parameters_per_s=draw(st.sampled_from([50.0, math.inf])),
         accumulation_parameters_per_s=draw(st.sampled_from([50.0, math.inf])),
     )
+    return accumulating(problem, draw(st.sampled_from([0.5, 1.0])))
+
+
+def accumulating(problem: PlacementProblem, part: float) -> PlacementProblem:
+    """Return a problem whose products add up a part of every layer's gradients, if any do."""
+    part = part if problem.training.products_accumulate else 0.0
+
+    def of_products(layer: LayerCost) -> LayerCost:
+        return replace(layer, accumulated_parameters=int(part * layer.parameters))
+
+    layers = {degree: tuple(map(of_products, own)) for degree, own in problem.layers.items()}
+    return replace(problem, layers=layers)
 
 
 @st.composite
@@ -167,7 +180,8 @@ def closed_form(
         forward = sum(layer.passes.forward.seconds for layer in held)
         backward = sum(backward_s(layer) for layer in held)
         if microbatches > 1:
-            backward += parameters * problem.accumulation_s_per_parameter
+            beside = sum(layer.parameters - layer.accumulated_parameters for layer in held)
+            backward += min(beside, parameters) * problem.accumulation_s_per_parameter
         if i > 0:
             forward += message_s(problem, layers[i - 1].output_bytes, tensor)
         if j < len(layers):

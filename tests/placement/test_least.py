@@ -26,7 +26,13 @@ from phaze_opt.placement.placement_problem import ChipRates, PlacementProblem
 from phaze_opt.placement.solve_placement import solve_placement
 from phaze_opt.training import Training
 from tests.benchmarks.test_bench_placement import transformer
-from tests.placement.strategies import problems, seconds, with_experts, with_link
+from tests.placement.strategies import (
+    accumulating,
+    problems,
+    seconds,
+    with_experts,
+    with_link,
+)
 from tests.strategies import fp8_weights
 
 SLACK = 1.0 + 1e-9
@@ -98,13 +104,14 @@ def training_problems(draw: st.DrawFn, interleave: bool = False) -> PlacementPro
             )
             for degree, chain in layers.items()
         }
-    return replace(
+    problem = replace(
         problem,
         layers=layers,
         training=training,
         cluster=replace(problem.cluster, levels=(*draw(levels), *problem.cluster.levels)),
         collective_core_share=draw(st.sampled_from([0.0, 0.2])),
     )
+    return accumulating(problem, draw(st.sampled_from([0.5, 1.0])))
 
 
 def rates(problem: PlacementProblem, count: int = 1) -> ChipRates:

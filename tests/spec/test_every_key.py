@@ -70,6 +70,7 @@ OTHER: dict[str, str] = {
     "context_parallel": "2",
     "context_kind": '"a2a"',
     "recompute_parts": '"core_attn"',
+    "fused_accumulation": "true",
 }
 _FP8 = {"optimizer": '"adam"', "precision": '"fp8"'}
 NEEDS: dict[str, dict[str, str]] = {"fp8_primary_weights": _FP8, "fp8_param_gather": _FP8}
@@ -149,6 +150,7 @@ AXES: dict[str, list[Any]] = {
     "context_parallel": [1, 2],
     "context_kind": ["ring", "gather"],
     "recompute_parts": ["", "mlp"],
+    "fused_accumulation": [False, True],
     "fp8_ratio": [2.0, 1.0],
     "fp4_ratio": [4.0, 2.0],
     "int8_ratio": [2.0, 1.0],

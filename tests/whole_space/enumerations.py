@@ -106,6 +106,7 @@ CASES: dict[str, dict[str, Any]] = {
             expert_parallel={"solve": [1, 2, 8]},
             dispatcher=["nccl", "deepep"],
             precision=["bf16", "fp8"],
+            fused_accumulation={"solve": [False, True]},
         ),
     },
     "contexts": {
@@ -202,7 +203,12 @@ CASES: dict[str, dict[str, Any]] = {
         "model": "opt-350m",
         "optimizer": "adam",
         "space": Space(
-            "tpuv4-lanes", num_tc=[1, 4], pe_x=[64, 128], pe_y=[64, 256], devices=[8, 16]
+            "tpuv4-lanes",
+            num_tc=[1, 4],
+            pe_x=[64, 128],
+            pe_y=[64, 256],
+            devices=[8, 16],
+            fused_accumulation=[False, True],
         ),
         "objectives": ("energy_per_sample",),
         "constraints": ConstraintSpec(max_time_per_batch_s=1.5, max_devices=12),
