@@ -44,25 +44,31 @@ def test_runs_on_other_chips_follow_too(runs: dict[str, ValidationTable]) -> Non
     assert abs(runs["tpu-recipes"].worst_error) <= 0.12
 
 
+SHARED = ("mlperf h100", "mlperf gb200", "mlperf h200", "mlperf b200", "mlperf gb300",
+          "megatron-bridge b200", "megatron-bridge h100", "megatron-bridge gb300")  # fmt: skip
+"""Runs of dense models in fewer bits whose sequences are shared."""
+
+
 def test_runs_in_fewer_bits_follow(runs: dict[str, ValidationTable]) -> None:
-    """Dense models on three chips, in fp8, mxfp8 and nvfp4: each set-up within 23 %.
+    """Dense models on six chips: 8 % on average and -3 % in the mean, each set-up within 23 %.
 
     All that ran on the GB200 fit its memory, with weights and gradients as their recipes hold them.
     """
-    tables = runs["torchtitan"], runs["mlperf"], runs["megatron-bridge gb200"]
-    narrow = [row for table in tables for row in table.rows if "fp" in row.case]
-    errors = [row.error for row in narrow if row.independent]
-    assert (len(narrow), len(errors)) == (20, 14)
+    names = ["torchtitan", "mlperf", "megatron-bridge gb200", "megatron-bridge gb300"]
+    names += [name.replace(" ", ", sequences shared ") for name in SHARED]
+    rows = [row for name in names for row in runs[name].rows if "fp" in row.case.lower()]
+    errors = [row.error for row in rows if row.independent]
+    assert (len(rows), len(errors)) == (66, 45)
     assert max(map(abs, errors)) <= 0.23
-    assert sum(map(abs, errors)) / len(errors) <= 0.12
-    assert abs(sum(errors)) / len(errors) <= 0.09
+    assert sum(map(abs, errors)) / len(errors) <= 0.09
+    assert abs(sum(errors)) / len(errors) <= 0.05
     assert not any("fit the" in row.assumed for row in runs["megatron-bridge gb200"].rows)
 
 
 def test_experts_in_eight_bits_follow(runs: dict[str, ValidationTable]) -> None:
     """Newest releases on racks within 12 %; others wait for what is not counted."""
     for chip, least, greatest in (
-        ("gb200", -0.2, 0.13),
+        ("gb200", -0.22, 0.13),
         ("gb300", -0.3, 0.06),
         ("b300", -0.35, 0.0),
         ("b200", -0.4, 0.05),
@@ -75,11 +81,11 @@ def test_experts_in_eight_bits_follow(runs: dict[str, ValidationTable]) -> None:
 
 
 def test_experts_with_stated_parts_run_again_follow(runs: dict[str, ValidationTable]) -> None:
-    """DeepSeek-V3 with its latent attention run again within 14 %, exchanges hidden or not."""
+    """DeepSeek-V3 with its latent attention run again within 16 %, exchanges hidden or not."""
     tables = (runs[f"megatron-bridge-experts {chip}"] for chip in ("gb200", "b200"))
     rows = [row for table in tables for row in table.rows if "DeepSeek" in row.case]
     assert len(rows) == 8
-    assert all(abs(row.error) <= 0.14 and row.parts_s["recompute"] > 0.0 for row in rows)
+    assert all(abs(row.error) <= 0.16 and row.parts_s["recompute"] > 0.0 for row in rows)
 
 
 def test_asynchronous_tensor_parallelism_gains_what_was_measured(
@@ -95,14 +101,14 @@ def test_asynchronous_tensor_parallelism_gains_what_was_measured(
 
 
 def test_runs_on_a_gb300_follow(runs: dict[str, ValidationTable]) -> None:
-    """Of 18, those of 70B within 15 %, those of 405B are predicted 5 to 17 % too slow."""
+    """Of 18, those of 70B within 18 %, those of 405B are predicted 2 to 12 % too slow."""
     rows = runs["megatron-bridge gb300"].rows
     small = [row.error for row in rows if "70B" in row.case]
     large = [row.error for row in rows if "405B" in row.case]
     assert (len(small), len(large)) == (9, 9)
-    assert max(map(abs, small)) <= 0.15
-    assert abs(sum(small)) / len(small) <= 0.05
-    assert min(large) >= 0.05 and max(large) <= 0.17
+    assert max(map(abs, small)) <= 0.18
+    assert abs(sum(small)) / len(small) <= 0.08
+    assert min(large) >= 0.02 and max(large) <= 0.13
 
 
 def test_runs_of_shared_sequences_follow_too(runs: dict[str, ValidationTable]) -> None:
@@ -111,9 +117,7 @@ def test_runs_of_shared_sequences_follow_too(runs: dict[str, ValidationTable]) -
     Torch's steps take longer beyond two devices, for which no reason is known; they grow with the
     tokens as attention does.
     """
-    names = ("mlperf h100", "mlperf gb200", "mlperf h200", "mlperf b200", "mlperf gb300",
-             "megatron-bridge b200", "megatron-bridge h100", "megatron-bridge gb300")  # fmt: skip
-    tables = [runs[name.replace(" ", ", sequences shared ")] for name in names]
+    tables = [runs[name.replace(" ", ", sequences shared ")] for name in SHARED]
     rows = [row for table in tables for row in table.rows]
     errors = [row.error for row in rows]
     assert len(errors) == 28
