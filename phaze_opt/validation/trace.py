@@ -3,8 +3,8 @@
 What was published is the trace of one pair of forward and backward of four layers with experts, run
 beside each other so that one computes while the other exchanges tokens. Kernels are summed: all
 that compute, casts among them, and what exchanges tokens. Compute has the parts of a layer that run
-again, and gradients that are added to those of other microbatches. The union is the longer of the
-two, since compute runs on the multiprocessors that the exchanges leave.
+again, and gradients are added to those of other microbatches by the products that make them. The
+union is the longer of the two, since compute runs on the multiprocessors that the exchanges leave.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from phaze_opt.degrees import Degrees
 from phaze_opt.hardware.kernels import with_kernel
 from phaze_opt.hardware.presets import find_accelerator
 from phaze_opt.network.presets import load_cluster
+from phaze_opt.passes.layer_cost import added_parameters
 from phaze_opt.point import Point, cost_point
 from phaze_opt.training import Training
 from phaze_opt.validation.measured import ValidationRow, ValidationTable
@@ -53,18 +54,19 @@ def _predicted_s(run: dict[str, Any]) -> dict[str, float]:
         precision="fp8-block",
         recompute="selective",
         recompute_parts=run["recompute_parts"],
+        fused_accumulation=True,
     )
     workload = load_workload(run["model"], tensor_parallel=(1,), microbatch=(1,))
     cluster = load_cluster(run["cluster"], devices)
     left = replace(chip, num_tc=free, num_vc=free)
     costed = cost_point(Point(workload, left, cluster, training, Degrees(1, devices, 1)))
     cost = costed.costs[1]
-    ((parameters, passes),) = [
-        (layer.parameters, own.passes)
-        for layer, own in zip(cost.layers, cost.passes, strict=True)
+    ((layer, passes),) = [
+        (layer, own.passes)
+        for layer, own in zip(cost.distinct, cost.passes, strict=True)
         if layer.name == run["layer"]
     ]
-    added_s = parameters * costed.problem.accumulation_s_per_parameter
+    added_s = added_parameters([layer]) * costed.problem.accumulation_s_per_parameter
     sums = {"compute": run["layers"] * added_s, "casts": 0.0, "exchanges": 0.0}
     for scheduled in passes.values():
         for operator, timed in zip(
