@@ -75,6 +75,11 @@ class Optimizer:
         return sum(moved for _, moved in self.eager_kernels)
 
     @property
+    def first_added_bytes(self) -> int:
+        """What it has of these to add the first microbatch's gradients to the accumulator."""
+        return sum(moved for name, moved in self.eager_kernels if name == _FIRST_ADDED)
+
+    @property
     def held_bytes(self) -> tuple[float, int, int]:
         """Held per parameter, by kind."""
         return self.weight_bytes + self.copy_bytes, self.gradient_bytes, self.state_bytes
@@ -83,6 +88,9 @@ class Optimizer:
     def accumulation_bytes(self) -> int:
         """Read and written per parameter to add one microbatch's gradients to the accumulator."""
         return 2 * self.gradient_bytes
+
+
+_FIRST_ADDED = "first gradient added"
 
 
 def _megatron_kernels(adam: int) -> tuple[tuple[str, int], ...]:
@@ -101,7 +109,7 @@ def _megatron_kernels(adam: int) -> tuple[tuple[str, int], ...]:
     """
     return (
         ("gradients to zero", 4),
-        ("first gradient added", 10),
+        (_FIRST_ADDED, 10),
         ("unscaling", 8),
         ("norm of the gradient", 4),
         ("clipping", 8),
@@ -515,10 +523,14 @@ class Training:
     def step_bytes(self) -> float:
         """Bytes per parameter that one optimizer step reads and writes, of those a replica steps.
 
-        Primary weights that are gathered in fp8 are written so, not in 16 bits.
+        Primary weights that are gathered in fp8 are written so, not in 16 bits. Where products add
+        gradients up, those of the first microbatch are not added kernel by kernel, which is left
+        out for the few parameters too whose gradients no product writes.
         """
         optimizer = self.state
         own = optimizer.fused_step_bytes if self.fused_optimizer else optimizer.eager_step_bytes
+        if self.products_accumulate and not self.fused_optimizer:
+            own -= optimizer.first_added_bytes
         if self._gathers_primary_weights:
             return own + PRECISIONS[self.precision].weight_bytes - _WEIGHT_BYTES
         return own

@@ -30,10 +30,12 @@ def _workload() -> Workload:
 
 
 def _evaluated(chip: str, global_batch: int, **options: Any) -> Evaluation:
-    """Train on one device."""
+    """Train on one device, whose optimizer steps in one pass."""
     training = Training(global_batch, optimizer="adam", **options)
     cluster = load_cluster("dgx-h100", 1)
-    return evaluate(_workload(), load_accelerator(chip), cluster, training, (1, 1, 1))
+    return evaluate(
+        _workload(), load_accelerator(chip), cluster, training, (1, 1, 1), fusion="epilogue"
+    )
 
 
 def _both(chip: str, global_batch: int, **options: Any) -> tuple[Evaluation, Evaluation]:
@@ -83,7 +85,10 @@ def test_products_that_arrays_bind_take_as_long() -> None:
     accelerator, cluster = load_accelerator("h100"), load_cluster("dgx-h100", 1)
     training = Training(4, optimizer="adam", residency=False)
     own, fused = (
-        evaluate(long, accelerator, cluster, replace(training, fused_accumulation=on), (1, 1, 1))
+        evaluate(
+            *(long, accelerator, cluster, replace(training, fused_accumulation=on), (1, 1, 1)),
+            fusion="epilogue",
+        )
         for on in (False, True)
     )
     saved_s = _added_s(own) - _added_s(fused)

@@ -94,6 +94,7 @@ CASES: dict[str, dict[str, Any]] = {
         "cluster": "dgx-h100",
         "global_batch": 512,
         "expert_imbalance": 1.3,
+        "fused_accumulation": True,
         "tensor_parallel": (1, 2),
         "overlap": "experts",
         "space": Space(
@@ -106,7 +107,6 @@ CASES: dict[str, dict[str, Any]] = {
             expert_parallel={"solve": [1, 2, 8]},
             dispatcher=["nccl", "deepep"],
             precision=["bf16", "fp8"],
-            fused_accumulation={"solve": [False, True]},
         ),
     },
     "contexts": {
