@@ -14,7 +14,7 @@ from phaze_opt.estimator.vector_core import vector_operator
 from phaze_opt.hardware.accelerator import LANE_VALUE_BYTES, Accelerator
 from phaze_opt.hardware.energy import mac_energy_share
 from phaze_opt.precision import ATTENTION_PRECISIONS, BF16, PRECISIONS
-from phaze_opt.workload.graph import AttentionScores, Operator, OperatorGraph, VectorWork
+from phaze_opt.workload.graph import AttentionScores, Operator, OperatorGraph
 
 WIDE_HEAD = 128
 """Width of a head up to which the sums of a backward of attention stay beside each other in a
@@ -144,7 +144,7 @@ def operator_table(graph: OperatorGraph) -> OperatorTable:
     gemm_owner = np.array([i for i, _, _ in gemms], dtype=np.int64)
     vector_owner = np.array([i for i, _, _, _ in works], dtype=np.int64)
     attention = [(i, op.attention) for i, op in enumerate(operators) if op.attention is not None]
-    on_scores = [_is_on_scores(operators[i], work) for i, work, _, _ in works]
+    on_scores = [operators[i].is_on_scores(work) for i, work, _, _ in works]
     score_works = np.flatnonzero(np.array(on_scores, dtype=np.bool_))
     place = {name: number for number, name in enumerate(PRECISIONS)}
     sizes = np.array(
@@ -311,11 +311,6 @@ def attention_direction(operator: Operator) -> int:
         return 0
     widest = max(product.flops // (2 * scores.elements) for product in products)
     return 2 if widest > WIDE_HEAD else 1
-
-
-def _is_on_scores(operator: Operator, work: VectorWork) -> bool:
-    """Say whether vector work is done on every score of a fused attention core."""
-    return operator.attention is not None and work.elements == operator.attention.elements
 
 
 def _rounds(owner: IntArray) -> tuple[IntArray, ...]:

@@ -347,7 +347,7 @@ def _lane_cycles(
             row, elements = vector_operator(work.kind), float(work.elements)
             cycles_per_element = row.cycles
             if operator.attention is not None:
-                if work.elements == operator.attention.elements:
+                if operator.is_on_scores(work):
                     elements = computed
                 if unit_rate is not None and row.exponential_cycles > 0.0:
                     cycles_per_element += lanes / unit_rate - row.exponential_cycles

@@ -232,6 +232,13 @@ class AttentionScores:
         return self.heads * (seeing * self.keys - seeing * (seeing - 1) // 2)
 
 
+SCORE_KINDS = (
+    *("softmax", "softmax_backward", "exponential"),
+    *("tanh", "tanh_backward", "dropout", "dropout_backward"),
+)
+"""Vector work that fused attention does on scores; all else is on its operands and results."""
+
+
 @hashed_once
 @dataclass(frozen=True)
 class Operator:
@@ -285,6 +292,13 @@ class Operator:
     def model_flops(self) -> int:
         """What the model asks for, attention in full."""
         return self.flops - (self.surplus_flops or 0) + (self.skipped_flops or 0)
+
+    def is_on_scores(self, work: VectorWork) -> bool:
+        """Whether vector work of it is done on every score of fused attention."""
+        scores = self.attention
+        return scores is not None and (
+            work.kind in SCORE_KINDS and work.elements == scores.elements
+        )
 
     @property
     def masked_flops(self) -> float:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from phaze_opt.errors import InputError
@@ -30,6 +30,7 @@ from tests.workload.graphs import Moved, graph_of
 
 H100 = load_accelerator("h100")
 SHAPE = AttentionShape(2, 4096, 4096, 32, 8, 128, causal=True)
+SMALL = Accelerator(num_tc=1, num_vc=1, pe_x=2, pe_y=2, pe_vc=2, glb_bytes=2**21)
 ALONE = Cluster("alone", (NetworkLevel(1.0, 0.0, "switch"),))
 
 shapes = attention_shapes(3000, 2000, [32, 64, 80, 128, 256])
@@ -73,6 +74,7 @@ def test_no_core_is_below_a_roofline(
     st.integers(1, 500),
     st.booleans(),
 )
+@example(AttentionShape(1, 1, 128, 1, 1, 128, causal=False), SMALL, "head_dim", 1, True)
 def test_more_work_takes_no_less_time(
     shape: AttentionShape, chip: Accelerator, what: str, more: int, backward: bool
 ) -> None:
