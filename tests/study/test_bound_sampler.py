@@ -36,9 +36,9 @@ from phaze_opt.store.opening import open_storage
 from phaze_opt.study import worker as worker_module
 from phaze_opt.study.guided import bound_sampler
 from phaze_opt.study.objective import Objective
+from phaze_opt.study.samplers import likely
 from phaze_opt.study.samplers.bound import BestBoundFirst, BoundedParams, BoundSampler
 from phaze_opt.study.samplers.grid import Grid
-from phaze_opt.study.samplers.likely import LOOKED_AT
 from phaze_opt.study.study import Study, create_study
 from phaze_opt.study.summary import summary_to_json_dict
 from phaze_opt.study.worker import suggest
@@ -134,22 +134,26 @@ def test_guesses_decide_the_order_and_no_proof(
         costs_of = Grid.of(LINE), iter(bounded), lambda trial: cost(trial.params["x"])
         return BestBoundFirst(*costs_of, guess, look)
 
-    search, tried = new_process(), list[int]()
-    while not search.is_proven:
-        (params,) = search.next_points(1)
-        tried.append(params["x"])
-        search.read([finished(number, x) for number, x in enumerate(tried)])
+    few = data.draw(st.sampled_from([(likely.LOOKED_AT, likely.ROUNDS), (3, 1)]))
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(likely, "LOOKED_AT", few[0])
+        patched.setattr(likely, "ROUNDS", few[1])
+        search, tried = new_process(), list[int]()
+        while not search.is_proven:
+            (params,) = search.next_points(1)
+            tried.append(params["x"])
+            search.read([finished(number, x) for number, x in enumerate(tried)])
+        first, again = looked.copy(), new_process()
+        for number, x in enumerate(tried):
+            again.read([finished(earlier, x) for earlier, x in enumerate(tried[:number])])
+            assert again.next_points(1) == [{"x": x}]
     known = [x for x in range(SIZE) if feasible[x]]
     best = min((costs[x] for x in known), default=None)
-    assert len(looked) == len(set(looked)) and len(tried) == len(set(tried))
+    assert len(first) == len(set(first)) and len(tried) == len(set(tried))
     assert best is None or any(cost(x) == (0, best) for x in tried)
     assert {x for x in range(SIZE) if best is None or least[x] <= best} <= set(tried)
-    seen = [x for x in looked[:LOOKED_AT] if feasible[x]]
+    seen = [x for x in first if feasible[x]]
     assert not seen or cost(tried[0]) == min(map(cost, seen))
-    again = new_process()
-    for number, x in enumerate(tried):
-        again.read([finished(earlier, x) for earlier, x in enumerate(tried[:number])])
-        assert again.next_points(1) == [{"x": x}]
 
 
 def finished(number: int, x: int) -> FrozenTrial:
