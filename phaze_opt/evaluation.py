@@ -573,7 +573,8 @@ def _energy_by_level_j(
     chain = dict(zip(cost.variant.names, cost.chain, strict=True))
     by_stage = [[chain[name] for name in stage.layers] for stage in solved.stages]
     parameters = sum(map(local_parameters, by_stage))
-    added_share = sum(map(added_parameters, by_stage)) / parameters
+    # A model may have no parameters.
+    added_share = sum(map(added_parameters, by_stage)) / max(parameters, 1)
     shards = Shards.of(training.zero, solved.degrees.as_replicas.data)
     # Of what replicas share out, each updates its share of the experts elsewhere too.
     elsewhere = sum(layer.elsewhere_parameters for layers in by_stage for layer in layers)

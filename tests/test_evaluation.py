@@ -2,6 +2,8 @@ import dataclasses
 from typing import Any
 
 import pytest
+import torch
+from torch import Tensor, nn
 
 from phaze_opt.choices import OptimizerName, Recompute
 from phaze_opt.errors import InputError
@@ -19,6 +21,7 @@ from phaze_opt.network.presets import load_cluster
 from phaze_opt.scheduling.schedule_problem import Schedule
 from phaze_opt.training import OPTIMIZERS, Training
 from phaze_opt.units import GIB
+from phaze_opt.workload.capture.user_module import capture
 from phaze_opt.workload.graph import Workload
 from phaze_opt.workload.zoo import load_workload
 
@@ -45,6 +48,28 @@ def lanes() -> Accelerator:
 def schedules() -> dict[str, Schedule]:
     """Schedules that the tests of this module share."""
     return {}
+
+
+class Square(nn.Module):
+    """A model without parameters."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return a loss of the input alone."""
+        return (x * x).mean()
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_a_model_without_parameters_answers(fused: bool) -> None:
+    """Nothing is stepped, added up or exchanged."""
+
+    def make(microbatch: int) -> tuple[nn.Module, Tensor]:
+        return Square(), torch.zeros(microbatch, 16, requires_grad=True)
+
+    training = Training(4, 1, optimizer="adam", zero=1, fused_accumulation=fused)
+    result = evaluate(capture(make, microbatch=(1,)), "h100", "flat-4GiB", training, devices=2)
+    assert result.feasible and result.placement is not None
+    assert result.time_breakdown_s["optimizer"] == 0.0
+    assert not result.time_breakdown_s.get("gradient_accumulation")
 
 
 WITHOUT_AREA = ("mi300x", "mi325x", "mi355x", "trainium2")
