@@ -22,8 +22,9 @@ import numpy as np
 
 from phaze_opt.arrays import BoolArray, FloatArray, IntArray
 from phaze_opt.estimator.estimate import ModeSeconds
+from phaze_opt.workload.casts import is_cast
 from phaze_opt.workload.graph import OperatorGraph
-from phaze_opt.workload.recipes import is_cast, is_reordering
+from phaze_opt.workload.narrow_gathers import is_reordering
 
 Mode = TypeVar("Mode", bound=ModeSeconds)
 

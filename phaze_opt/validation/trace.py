@@ -21,7 +21,7 @@ from phaze_opt.passes.layer_cost import added_parameters
 from phaze_opt.point import Point, cost_point
 from phaze_opt.training import Training
 from phaze_opt.validation.measured import ValidationRow, ValidationTable
-from phaze_opt.workload.recipes import is_cast
+from phaze_opt.workload.casts import is_cast
 from phaze_opt.workload.zoo import load_workload
 
 

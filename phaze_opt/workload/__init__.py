@@ -18,7 +18,8 @@ Modules
 ``graph``          the data: `graph.Operator`, `graph.OperatorGraph`, `graph.Layer`,
                    `graph.Workload`
 ``recompute_parts``  parts of a layer that selective recompute runs again
-``recipes``        linear layers in fewer bits: casts, narrow copies, what stays in 16 bits
+``recipes``        linear layers in fewer bits: what stays in 16 bits, what is kept; ``casts``: the
+                   products and their casts, ``narrow_gathers``: gathers of narrow copies
 ``fusion``         operators merged as frameworks and compilers do
 ``workload_file``  a workload as a JSON file, written, read and checked
 ``cache``          captured variants on disk and in the package
@@ -40,7 +41,7 @@ FLOPs of a graph, of a model's forward   -> `graph.OperatorGraph.flops`,
                                             `graph.WorkloadVariant.forward_flops`
 vocabulary padded for a tensor degree    -> `config.TransformerConfig.padded_vocabulary`
 tensor degrees that divide a model       -> `config.TransformerConfig.divides`
-which products run in a recipe           -> `recipes._linear_products`
+which products run in a recipe           -> `casts.linear_products`
 bytes of a stash in a recipe             -> `recipes.stash_change_bytes`
 HBM bytes that fusion saves              -> `fusion.fuse`
 bytes that a layer communicates          -> `summary.collective_bytes`

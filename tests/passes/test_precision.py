@@ -16,7 +16,7 @@ from phaze_opt.hardware.presets import load_accelerator
 from phaze_opt.network.presets import load_cluster
 from phaze_opt.precision import PRECISIONS, Precision, PrecisionName
 from phaze_opt.training import Training
-from phaze_opt.workload import recipes
+from phaze_opt.workload.casts import linear_products
 from phaze_opt.workload.graph import Gemm, OperatorGraph, Workload
 from phaze_opt.workload.zoo import load_workload
 
@@ -80,7 +80,7 @@ def test_free_casts_at_equal_rates_are_sixteen_bits(monkeypatch: pytest.MonkeyPa
     def renamed(graph: OperatorGraph, precision: str, *, stashed: bool) -> OperatorGraph:
         """Return the graph with products in the recipe, and nothing else."""
         del stashed
-        linear = set(recipes._linear_products(graph))
+        linear = set(linear_products(graph))
         operators = tuple(
             replace(
                 operator,

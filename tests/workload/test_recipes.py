@@ -10,11 +10,11 @@ import pytest
 from phaze_opt.passes.graphs import graphs_of
 from phaze_opt.precision import PRECISIONS, AttentionPrecision, PrecisionName
 from phaze_opt.training import Training
+from phaze_opt.workload.casts import is_cast
 from phaze_opt.workload.fusion import fuse
 from phaze_opt.workload.graph import Layer, OperatorGraph
 from phaze_opt.workload.recipes import (
     attention_stash_change_bytes,
-    is_cast,
     narrow_attention,
     quantised,
     stash_change_bytes,
