@@ -13,25 +13,23 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Literal
 
+from phaze_opt.batch_energy import batch_energy_by_level_j
 from phaze_opt.checked import Named, check_fields, checked
 from phaze_opt.choices import AttentionKind, EvaluationPlotKind, FusionMode
 from phaze_opt.codec import from_builtins, to_builtins
 from phaze_opt.cost_model_version import COST_MODEL_VERSION as COST_MODEL_VERSION
 from phaze_opt.errors import InfeasibleError, InputError
-from phaze_opt.estimator.traffic import ENERGY_LEVELS
 from phaze_opt.garbage import collected_later
 from phaze_opt.hardware.accelerator import Accelerator
-from phaze_opt.hardware.energy import energy_per_event, static_power_w
+from phaze_opt.hardware.energy import static_power_w
 from phaze_opt.hardware.ranges import RangedRate, RateRange, at_rates, rate_ranges
 from phaze_opt.named_point import PlacingText, named_point
 from phaze_opt.network.cluster import Cluster
 from phaze_opt.on_demand import deferrable, deferred
 from phaze_opt.passes.launches import host_range
-from phaze_opt.passes.layer_cost import added_parameters, local_parameters
 from phaze_opt.passes.layers import DegreeCost, LayerEvaluation
 from phaze_opt.passes.scheduled import ScheduleCache
 from phaze_opt.placement.infeasible import MisfitError
-from phaze_opt.placement.memory import Shards
 from phaze_opt.placement.placement_problem import Misfit, Placement
 from phaze_opt.placement.solve_placement import solve_placement
 from phaze_opt.point import (
@@ -512,7 +510,7 @@ def _feasible(solved: Placement, costed: CostedPoint) -> Evaluation:
     cluster, training = costed.point.cluster, costed.problem.training
     sequence = costed.point.workload.sequence
     time_s = solved.time_per_batch_s
-    energy_by_level_j = _energy_by_level_j(solved, cost, accelerator, training)
+    energy_by_level_j = batch_energy_by_level_j(solved, cost, accelerator, training)
     microbatches = training.global_batch / training.microbatch
     sharing = solved.tensor * solved.context
     model_flops = 3.0 * cost.variant.forward_flops * sharing * microbatches
@@ -562,46 +560,6 @@ def _recompute_flops(cost: DegreeCost) -> int:
         for layer, own in zip(cost.layers, cost.passes, strict=True)
         if own.recompute is not None
     )
-
-
-def _energy_by_level_j(
-    solved: Placement, cost: DegreeCost, accelerator: Accelerator, training: Training
-) -> dict[str, float]:
-    """Dynamic energy of one batch on all devices: operators, gradients, optimizer and network."""
-    joules = energy_per_event([accelerator])
-    optimizer = training.state
-    chain = dict(zip(cost.variant.names, cost.chain, strict=True))
-    by_stage = [[chain[name] for name in stage.layers] for stage in solved.stages]
-    parameters = sum(map(local_parameters, by_stage))
-    # A model may have no parameters.
-    added_share = sum(map(added_parameters, by_stage)) / max(parameters, 1)
-    shards = Shards.of(training.zero, solved.degrees.as_replicas.data)
-    # Of what replicas share out, each updates its share of the experts elsewhere too.
-    elsewhere = sum(layer.elsewhere_parameters for layers in by_stage for layer in layers)
-    energy_j = {
-        level: solved.microbatches
-        * sum(layer.count * layer.energy_by_level_j[level] for layer in cost.layers)
-        for level in ENERGY_LEVELS
-    }
-    after_first = solved.microbatches - 1
-    update_bytes = (
-        1.0 / shards.optimizer * training.step_bytes
-        + training.cast_bytes
-        + after_first * (1.0 / shards.gradients) * optimizer.accumulation_bytes * added_share
-        + solved.microbatches * sum(training.copy_bytes)
-    )
-    energy_j["hbm"] += parameters * update_bytes * joules.hbm_j_per_byte
-    if elsewhere and shards.optimizer > 1:
-        moved_bytes = training.step_bytes / shards.optimizer
-        if shards.gradients > 1:
-            moved_bytes += after_first * optimizer.accumulation_bytes / shards.gradients
-        energy_j["hbm"] += elsewhere * moved_bytes * joules.hbm_j_per_byte
-    sent_bytes = sum(
-        exchange.sent_bytes for stage in solved.stages for exchange in stage.communication
-    )
-    energy_j["network"] += sent_bytes * joules.network_j_per_byte
-    of_stage = solved.devices // solved.pipeline
-    return {level: of_stage * value for level, value in energy_j.items()}
 
 
 def evaluation_to_json_dict(evaluation: Evaluation) -> dict[str, Any]:

@@ -23,8 +23,9 @@ import numpy as np
 
 from phaze_opt.estimator.vector_core import kept_row_bytes
 from phaze_opt.evaluation import Evaluation, evaluate
-from phaze_opt.hardware.accelerator import Accelerator, Calibration
+from phaze_opt.hardware.accelerator import Accelerator
 from phaze_opt.hardware.fields import with_values
+from phaze_opt.hardware.measured_constants import Calibration
 from phaze_opt.hardware.presets import accelerator_presets, load_accelerator
 from phaze_opt.network.cluster import Cluster
 from phaze_opt.network.presets import cluster_presets, load_cluster

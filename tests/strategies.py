@@ -5,7 +5,8 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from phaze_opt.hardware.accelerator import Accelerator, Calibration
+from phaze_opt.hardware.accelerator import Accelerator
+from phaze_opt.hardware.measured_constants import Calibration
 from phaze_opt.precision import PrecisionName
 from phaze_opt.units import GIB, MIB
 from phaze_opt.workload.attention import AttentionShape

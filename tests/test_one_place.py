@@ -24,7 +24,7 @@ FORMULAS: dict[str, tuple[str, dict[str, int]]] = {
             "placement/describe.py": 1,  # seconds of gradient accumulation
             "placement/least_times.py": 1,  # the least work between two stages, both ways
             "placement/split_bounds.py": 1,  # forwards of GPipe
-            "evaluation.py": 1,  # bytes of gradient accumulation
+            "batch_energy.py": 1,  # bytes of gradient accumulation
         },
     ),
     "placement.closed_form.held_at": (

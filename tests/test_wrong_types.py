@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import phaze_opt as po
-from phaze_opt.hardware.accelerator import Calibration
+from phaze_opt.hardware.measured_constants import Calibration
 from phaze_opt.network.cluster import NetworkLevel
 from tests.study.fakes import toy_study
 

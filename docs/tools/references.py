@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING, Any, Literal, Union, get_args, get_origin, get
 import phaze_opt
 from docs.tools.tables import attributes, code, defaults, plain, table
 from phaze_opt.cost_model_version import COST_MODEL_VERSION
-from phaze_opt.hardware.accelerator import Accelerator, Calibration
+from phaze_opt.hardware.accelerator import Accelerator
 from phaze_opt.hardware.chip_file import AcceleratorPreset
 from phaze_opt.hardware.fields import ALIASES, CALIBRATION, FIELD_TYPES, chip_values, in_units
+from phaze_opt.hardware.measured_constants import Calibration
 from phaze_opt.hardware.presets import accelerator_presets
 from phaze_opt.network.cluster import Cluster, NetworkLevel
 from phaze_opt.network.cluster_file import LEVEL_ALIASES

@@ -23,9 +23,10 @@ from phaze_opt.calibration.products import (
 )
 from phaze_opt.calibration.vector import MeasuredVector, fit_vector
 from phaze_opt.errors import InputError
-from phaze_opt.hardware.accelerator import Accelerator, Calibration
+from phaze_opt.hardware.accelerator import Accelerator
 from phaze_opt.hardware.buildable import check_chip
 from phaze_opt.hardware.chip_file import AcceleratorPreset, Provenance
+from phaze_opt.hardware.measured_constants import Calibration
 from phaze_opt.network.cluster import Cluster, NetworkLevel
 
 TableName = Literal["vector", "gemm", "attention", "collectives"]

@@ -2,7 +2,8 @@
 
 The room takes numbers, the name of a preset or a file, and gives an `Accelerator`.
 
-* ``accelerator``: the chip and its calibration, peak rates; refuses chips that cannot be built.
+* ``accelerator``: the chip and its peak rates; refuses chips that cannot be built.
+* ``measured_constants``: its calibration, measured once for all operators and models.
 * ``area``: two area models over one table of SRAM macros.
 * ``energy``: joules per arithmetic operation and per byte, watts of leakage.
 * ``fields``: every number by name and unit, as files, ``--set`` and ``show`` have them.

@@ -14,7 +14,8 @@ from typing import Any
 
 from phaze_opt.codec import from_builtins, to_builtins
 from phaze_opt.errors import InputError, unknown_name
-from phaze_opt.hardware.accelerator import Accelerator, Calibration, default_l2_bytes
+from phaze_opt.hardware.accelerator import Accelerator, default_l2_bytes
+from phaze_opt.hardware.measured_constants import Calibration
 from phaze_opt.units import GIB, KIB, MIB
 from phaze_opt.user_files import Alias, alias_of, finite, without_aliases
 

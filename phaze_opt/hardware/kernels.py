@@ -13,9 +13,9 @@ from typing import Any, get_args
 
 from phaze_opt.choices import KernelName
 from phaze_opt.errors import InputError, unknown_name
-from phaze_opt.hardware.accelerator import Calibration
 from phaze_opt.hardware.chip_file import AcceleratorPreset
 from phaze_opt.hardware.fields import KERNEL_FIELDS
+from phaze_opt.hardware.measured_constants import Calibration
 
 KERNELS: tuple[KernelName, ...] = get_args(KernelName)
 

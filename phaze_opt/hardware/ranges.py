@@ -10,7 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from phaze_opt.hardware.accelerator import Accelerator, Calibration
+from phaze_opt.hardware.accelerator import Accelerator
+from phaze_opt.hardware.measured_constants import Calibration
 
 RangedRate = Literal["arrays", "hbm"]
 """What may be other than stated: the arrays in long runs, or the bandwidth of the HBM."""

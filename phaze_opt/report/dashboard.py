@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 from urllib.parse import parse_qs, quote
 
 from phaze_opt.errors import InputError, NotFoundError, PhazeError
+from phaze_opt.report.guard import path_of
 from phaze_opt.report.optuna_pages import RankedTrials, optuna_pages
 from phaze_opt.report.page import problem_page, studies_page, study_page, study_state
 from phaze_opt.report.server import (
@@ -115,7 +116,7 @@ class Pages:
         self, environ: dict[str, Any], start_response: Callable[..., Any]
     ) -> Iterable[bytes]:
         """Answer a request."""
-        path = str(environ.get("PATH_INFO", "")).encode("latin-1").decode("utf-8")
+        path = path_of(environ)
         if path.startswith(_ASSETS):
             return asset_response(start_response, path.removeprefix(_ASSETS), _SCRIPTS)
         own = path == "/" or path.startswith((_STUDY, _STATE))

@@ -14,7 +14,7 @@ from typing import Any
 
 from phaze_opt.errors import ConflictError, PhazeError
 from phaze_opt.report.answering import Answer, AnsweringProcess
-from phaze_opt.report.guard import BAD_REQUEST, FORBIDDEN, refuse
+from phaze_opt.report.guard import BAD_REQUEST, FORBIDDEN, path_of, refuse
 from phaze_opt.report.page import page_json, problem_page
 from phaze_opt.report.plots.of_evaluations import EVALUATION_PLOT_KINDS, EVALUATION_TITLES
 from phaze_opt.report.server import (
@@ -138,7 +138,7 @@ class ExplorePages:
         self, environ: dict[str, Any], start_response: Callable[..., Any]
     ) -> Iterable[bytes]:
         """Answer a request."""
-        path = str(environ.get("PATH_INFO", "")).encode("latin-1").decode("utf-8")
+        path = path_of(environ)
         if path == "/":
             return html_response(start_response, OK, self._page)
         if path.startswith(_ASSETS):

@@ -145,10 +145,21 @@ def _check_writer(environ: dict[str, Any], own: tuple[str, int | None], read_onl
         raise Refusal(FORBIDDEN, "Changes are not taken from pages of another site.")
 
 
+def path_of(environ: dict[str, Any]) -> str:
+    """Return the path of a request.
+
+    Raises
+    ------
+    ValueError
+        If it is not UTF-8, which the guard refuses.
+    """
+    return str(environ.get("PATH_INFO", "")).encode("latin-1").decode("utf-8")
+
+
 def _check_form(environ: dict[str, Any]) -> None:
     """Refuse what no browser sends: it would make an application behind stumble."""
     try:
-        path = str(environ.get("PATH_INFO", "")).encode("latin-1").decode("utf-8")
+        path = path_of(environ)
     except ValueError:
         raise Refusal(BAD_REQUEST, "The request is malformed.") from None
     query = str(environ.get("QUERY_STRING", ""))

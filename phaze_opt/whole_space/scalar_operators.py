@@ -15,8 +15,9 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from phaze_opt.estimator.vector_core import vector_operator
-from phaze_opt.hardware.accelerator import LANE_VALUE_BYTES, AttentionKernel, Calibration
+from phaze_opt.hardware.accelerator import LANE_VALUE_BYTES, AttentionKernel
 from phaze_opt.hardware.energy import mac_energy_share
+from phaze_opt.hardware.measured_constants import Calibration
 from phaze_opt.network.cluster import Cluster
 from phaze_opt.network.token_exchange import operator_cost
 from phaze_opt.on_demand import cached_property

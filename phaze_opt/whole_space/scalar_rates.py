@@ -7,7 +7,8 @@ from typing import NamedTuple
 
 from phaze_opt.estimator.attention_tiles import DIRECTIONS
 from phaze_opt.estimator.operator_table import WIDE_HEAD, attention_place
-from phaze_opt.hardware.accelerator import Accelerator, AttentionKernel, Calibration
+from phaze_opt.hardware.accelerator import Accelerator, AttentionKernel
+from phaze_opt.hardware.measured_constants import Calibration
 from phaze_opt.network.cluster import Cluster
 from phaze_opt.whole_space.scalar_products import TensorCores
 from phaze_opt.workload.graph import Operator

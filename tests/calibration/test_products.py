@@ -17,7 +17,8 @@ from phaze_opt.choices import Layout
 from phaze_opt.codec import data_rows, data_table
 from phaze_opt.errors import InputError
 from phaze_opt.estimator.single import estimate_gemm
-from phaze_opt.hardware.accelerator import Accelerator, Calibration
+from phaze_opt.hardware.accelerator import Accelerator
+from phaze_opt.hardware.measured_constants import Calibration
 from phaze_opt.hardware.presets import load_accelerator
 from phaze_opt.workload.graph import Gemm
 

@@ -12,7 +12,8 @@ from phaze_opt.cli.main import program
 
 from docs.tools import references
 from docs.tools.tables import attributes, plain, table
-from phaze_opt.hardware.accelerator import Accelerator, Calibration
+from phaze_opt.hardware.accelerator import Accelerator
+from phaze_opt.hardware.measured_constants import Calibration
 from phaze_opt.hardware.presets import accelerator_presets
 from phaze_opt.network.cluster import NetworkLevel
 from phaze_opt.network.presets import cluster_presets

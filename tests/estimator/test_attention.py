@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 from phaze_opt.errors import InputError
 from phaze_opt.estimator.estimate import ModeEstimate, estimate_each, estimate_on_cores
 from phaze_opt.estimator.single import SingleEstimate, attention_graph, estimate_attention
-from phaze_opt.hardware.accelerator import Accelerator, Calibration
+from phaze_opt.hardware.accelerator import Accelerator
 from phaze_opt.hardware.kernels import with_kernel
+from phaze_opt.hardware.measured_constants import Calibration
 from phaze_opt.hardware.presets import (
     accelerator_presets,
     find_accelerator,

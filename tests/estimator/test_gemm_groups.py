@@ -11,7 +11,8 @@ from phaze_opt.estimator.gemm_groups import group_sizes
 from phaze_opt.estimator.gemm_tilings import TABLE_SHAPE, Row, lay_out_tilings
 from phaze_opt.estimator.gemm_traffic import Dataflow
 from phaze_opt.estimator.tensor_core import GemmColumn, GroupTiling, gemm_plan, tensor_core_pool
-from phaze_opt.hardware.accelerator import Accelerator, Calibration
+from phaze_opt.hardware.accelerator import Accelerator
+from phaze_opt.hardware.measured_constants import Calibration
 from phaze_opt.hardware.presets import load_accelerator
 from phaze_opt.units import MIB
 from phaze_opt.workload.graph import Gemm

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from phaze_opt.errors import InputError
 from phaze_opt.estimator.single import estimate_gemm, estimate_vector
-from phaze_opt.hardware.accelerator import Accelerator, Calibration
+from phaze_opt.hardware.accelerator import Accelerator
+from phaze_opt.hardware.measured_constants import Calibration
 from phaze_opt.hardware.presets import load_accelerator
 from phaze_opt.units import MIB
 from phaze_opt.workload.graph import Gemm

@@ -8,7 +8,8 @@ from functools import cache
 from typing import Any
 
 from phaze_opt.evaluation import Evaluation, evaluate
-from phaze_opt.hardware.accelerator import Accelerator, Calibration
+from phaze_opt.hardware.accelerator import Accelerator
+from phaze_opt.hardware.measured_constants import Calibration
 from phaze_opt.hardware.presets import load_accelerator
 from phaze_opt.network.cluster import Cluster, NetworkLevel
 from phaze_opt.passes.scheduled import ScheduledLayer

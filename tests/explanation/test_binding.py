@@ -13,7 +13,8 @@ from phaze_opt.estimator.single import attention_graph
 from phaze_opt.explanation.binding import bind_pass, critical_path
 from phaze_opt.explanation.changes import LESS, MORE, changes
 from phaze_opt.explanation.gains import try_changes
-from phaze_opt.hardware.accelerator import Accelerator, Calibration
+from phaze_opt.hardware.accelerator import Accelerator
+from phaze_opt.hardware.measured_constants import Calibration
 from phaze_opt.hardware.presets import load_accelerator
 from phaze_opt.point import Point, cost_point
 from phaze_opt.scheduling.schedule_problem import ScheduledOperator

@@ -15,8 +15,9 @@ from typing import Any
 import pytest
 
 from phaze_opt.estimator.vector_core import VectorOperator, vector_operators
-from phaze_opt.hardware.accelerator import Accelerator, Calibration
+from phaze_opt.hardware.accelerator import Accelerator
 from phaze_opt.hardware.kernels import KERNELS
+from phaze_opt.hardware.measured_constants import Calibration
 from phaze_opt.network.cluster import Cluster, NetworkLevel
 from phaze_opt.network.collective import COLLECTIVES
 from phaze_opt.workload.graph import VECTOR_KINDS

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from phaze_opt.errors import InputError
-from phaze_opt.hardware.accelerator import Calibration
+from phaze_opt.hardware.measured_constants import Calibration
 from phaze_opt.hardware.presets import accelerator_presets, load_accelerator
 from phaze_opt.hardware.ranges import at_rates, rate_ranges
 

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from phaze_opt.errors import InputError
 from phaze_opt.estimator.chips import Chips
-from phaze_opt.hardware.accelerator import Accelerator, Calibration
+from phaze_opt.hardware.accelerator import Accelerator
+from phaze_opt.hardware.measured_constants import Calibration
 from phaze_opt.hardware.presets import load_accelerator
 from phaze_opt.network.presets import load_cluster
 from phaze_opt.passes.estimates import Chip, schedule_problems
