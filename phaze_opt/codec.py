@@ -95,6 +95,29 @@ def from_builtins(plain: object, kind: type[T], what: str) -> T:
         raise InputError(f"The {what} is not valid: {_with_value(str(error), plain)}.") from None
 
 
+def from_text(text: str, kind: Any, name: str) -> Any:
+    """Read a scalar as people write it in a cell: a number, ``true`` or ``false``, or a word.
+
+    Parameters
+    ----------
+    text
+        The cell.
+    kind
+        Type of the value; a ``Literal`` for words, and perhaps ``None`` beside it.
+    name
+        What the value is, for the error's sentence.
+
+    Raises
+    ------
+    InputError
+        If it is no such value.
+    """
+    try:
+        return msgspec.convert(text.strip(), kind, strict=False)
+    except msgspec.ValidationError:
+        raise refusal(name, text, kind) from None
+
+
 def _with_value(sentence: str, plain: Any) -> str:
     """Add the value to msgspec's sentence, which names only the type or the limit and the place."""
     refused = _REFUSED.fullmatch(sentence)

@@ -47,11 +47,21 @@ class Software:
             "fp8_param_gather": precision in self.fp8_param_gather_of,
         }
 
+    def training_options(self, precision: PrecisionName) -> dict[str, Any]:
+        """Return what follows for the options of a training run."""
+        return {name: getattr(self, name) for name in _TRAINING} | self.fp8_weights(precision)
+
     @property
     def keeps_freed_memory(self) -> bool:
         """Whether its framework allocates tensor by tensor and keeps what is freed: PyTorch."""
         return self.launch != "graphs"
 
+
+_TRAINING = (
+    *("optimizer", "overlap", "gather_copies", "launch"),
+    *("gradient_dtype", "accumulation_dtype", "fused_accumulation"),
+)
+"""Options of the training run that software sets, whatever the precision."""
 
 SOFTWARE: Mapping[SoftwareName, Software] = {
     # NVIDIA/Megatron-LM: kernels fused by hand, each launched by PyTorch; gradients beside the

@@ -5,7 +5,8 @@ from phaze_opt.passes.launches import launch_seconds
 from phaze_opt.validation.measured import ValidationRow, ValidationTable
 from phaze_opt.validation.memory import validate_block_memory
 from phaze_opt.validation.registry import _labelled
-from phaze_opt.validation.runs import _NOT_OPTIONS, _run, validate_run_memory, validate_run_times
+from phaze_opt.validation.runs import _NOT_OPTIONS, validate_run_memory, validate_run_times
+from phaze_opt.validation.stated_run import evaluate_stated_run
 
 TPUS = ("tpuv4", "tpuv5e", "tpuv5p")
 
@@ -201,9 +202,9 @@ def test_what_a_source_leaves_open_is_said() -> None:
     rows = data_rows("validation", "training.csv")
     row = next(row for row in rows if row["case"] == "22B full")
     options = {key: value for key, value in row.items() if key not in _NOT_OPTIONS}
-    run = _run({**options, "microbatches": "1 2"})
+    run = evaluate_stated_run({**options, "microbatches": "1 2"})
     assert run.assumed == "microbatch 2"
-    assert run.time_s < _run({**options, "microbatches": "1"}).time_s
+    assert run.time_s < evaluate_stated_run({**options, "microbatches": "1"}).time_s
 
 
 def test_a_run_above_the_predicted_memory_is_predicted_and_says_so(
