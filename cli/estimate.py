@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar, cast
 
 import typer
 
-from phaze_opt.choices import CollectiveName, KernelName, Layout
+from phaze_opt.choices import CollectiveName, Dispatcher, KernelName, Layout
 from phaze_opt.errors import InputError
 from phaze_opt.precision import AttentionPrecision, PrecisionName
-from phaze_opt.user_files import CsvRow, read_rows
+from phaze_opt.user_files import CsvRow, number_cell, read_rows, whole_cell
 
 from .output import ChangesOption, read_assignments, takes
 
@@ -88,32 +88,35 @@ def gemm(
     ] = "bf16",
     sustained: SustainedOption = False,
 ) -> None:
-    """Estimate a matrix product, or every row of a CSV with columns m,n,k[,batch][,layout].
+    """Estimate a matrix product, or every row of a CSV with columns m,n,k.
+
+    There may be the columns batch, layout and precision.
 
     Example: phaze-opt estimate gemm --accelerator a100-80 --m 8192 --n 4096 --k 4096 --json
     """
-    from phaze_opt.calibration.measured_files import read_layout
+    from phaze_opt.calibration.measured_files import read_layout, read_precision
     from phaze_opt.estimator.single import estimate_gemm
     from phaze_opt.workload.graph import Gemm
 
     chip = options.load_accelerator()
 
     def one(shape: Gemm, own: Layout) -> SingleEstimate:
-        shape = replace(shape, precision=precision)
         return estimate_gemm(
             shape, chip, options.cores, options.call_overhead_s, layout=own, sustained=sustained
         )
 
     def one_row(row: CsvRow) -> SingleEstimate:
-        m, n, k = (_whole(row, column) for column in ("m", "n", "k"))
-        return one(Gemm(m, n, k, batch=_whole(row, "batch", "1")), read_layout(row, layout))
+        m, n, k = (whole_cell(row, column) for column in ("m", "n", "k"))
+        shape = Gemm(m, n, k, batch=whole_cell(row, "batch", "1"))
+        shape = replace(shape, precision=read_precision(row, precision))
+        return one(shape, read_layout(row, layout))
 
     if options.csv_file is not None:
         _run_csv(options.csv_file, ("m", "n", "k"), one_row)
         return
     if m is None or n is None or k is None:
         raise InputError("Give --m, --n and --k, or --csv FILE.")
-    _print(one(Gemm(m, n, k, batch), layout))
+    _print(one(Gemm(m, n, k, batch, precision=precision), layout))
 
 
 @app.command()
@@ -135,17 +138,14 @@ def vector(
         return estimate_vector(kind, rows, columns, chip, options.cores, options.call_overhead_s)
 
     def one_row(row: CsvRow) -> SingleEstimate:
-        return one(row["op"] or "", _whole(row, "rows"), _whole(row, "columns"))
+        return one(row["op"] or "", whole_cell(row, "rows"), whole_cell(row, "columns"))
 
     if options.csv_file is not None:
         _run_csv(options.csv_file, ("op", "rows", "columns"), one_row)
         return
     if op is None or shape is None:
         raise InputError("Give --op and --shape, or --csv FILE.")
-    parts = shape.lower().split("x")
-    if len(parts) != 2 or not all(part.isdecimal() for part in parts):
-        raise InputError(f"--shape is {shape!r}, but it must be ROWSxCOLUMNS, such as 4096x1024.")
-    _print(one(op, int(parts[0]), int(parts[1])))
+    _print(one(op, *_shape(shape)))
 
 
 @app.command()
@@ -221,6 +221,155 @@ def attention(
     _print(one(AttentionShape(*sizes, causal, window, head_dim_v), backward))
 
 
+@app.command("cast")
+@takes(EstimateOptions)
+def cast_to(
+    options: EstimateOptions,
+    precision: Annotated[PrecisionName, typer.Option(help="To what, from bf16.")],
+    shape: Annotated[str | None, typer.Option(help="ROWSxCOLUMNS, for example 8192x4096.")] = None,
+) -> None:
+    """Estimate a cast to fewer bits, its scales known, or every row of a CSV with rows,columns.
+
+    Example: phaze-opt estimate cast --accelerator h100 --precision fp8 --shape 8192x16384
+    """
+    from phaze_opt.estimator.single import estimate_cast
+
+    chip = options.load_accelerator()
+
+    def one(rows: int, columns: int) -> SingleEstimate:
+        return estimate_cast(rows, columns, precision, chip, options.cores, options.call_overhead_s)
+
+    if options.csv_file is not None:
+        _run_csv(
+            options.csv_file,
+            ("rows", "columns"),
+            lambda row: one(whole_cell(row, "rows"), whole_cell(row, "columns")),
+        )
+        return
+    if shape is None:
+        raise InputError("Give --shape, or --csv FILE.")
+    _print(one(*_shape(shape)))
+
+
+_EXCHANGE_COLUMNS = ("devices", "nodes", "tokens", "hidden", "topk", "experts")
+
+
+@app.command()
+def experts(
+    accelerator: Annotated[str, typer.Option(help="Preset name or TOML file.")],
+    changes: ChangesOption = None,
+    tokens: Annotated[int | None, typer.Option(help="Of the device.")] = None,
+    hidden: Annotated[int | None, typer.Option(help="Elements of a token.")] = None,
+    ffn: Annotated[int | None, typer.Option(help="Inner width of an expert.")] = None,
+    topk: Annotated[int | None, typer.Option(help="Experts of a token.")] = None,
+    count: Annotated[
+        int | None, typer.Option("--experts", help="Routed experts, all on the device.")
+    ] = None,
+    precision: Annotated[
+        PrecisionName, typer.Option(help="In what they multiply; loss of accuracy is not modelled.")
+    ] = "bf16",
+    row_bytes: Annotated[
+        float | None,
+        typer.Option(
+            help="Moved around the products per row and element; as measured on the chip, or 8.",
+            show_default=False,
+        ),
+    ] = None,
+    call_overhead_us: OverheadOption = 0.0,
+    csv_file: CsvOption = None,
+    as_json: JsonLinesOption = True,
+) -> None:
+    """Estimate the routed feed-forward of one device, gated, forward and evenly routed.
+
+    The columns of a CSV are tokens,hidden,ffn,topk,experts[,precision]. The router is not part of
+    it.
+
+    Example: phaze-opt estimate experts --accelerator h100 --tokens 8192 --hidden 2048 --ffn 768
+    --topk 8 --experts 128
+    """
+    from phaze_opt.calibration.expert_layers import (
+        ExpertLayer,
+        estimate_expert_layer,
+        row_bytes_of,
+    )
+    from phaze_opt.calibration.measured_files import EXPERT_COLUMNS, read_expert_layer
+    from phaze_opt.hardware.presets import configure_accelerator
+
+    preset = configure_accelerator(accelerator, read_assignments(changes))
+    around = row_bytes_of(accelerator) if row_bytes is None else row_bytes
+
+    def one(layer: ExpertLayer) -> object:
+        return estimate_expert_layer(layer, preset.accelerator, around, call_overhead_us * 1e-6)
+
+    if csv_file is not None:
+        _run_csv(
+            csv_file,
+            EXPERT_COLUMNS,
+            lambda row: one(read_expert_layer(row, precision)),
+        )
+        return
+    if tokens is None or hidden is None or ffn is None or topk is None or count is None:
+        raise InputError("Give --tokens, --hidden, --ffn, --topk and --experts, or --csv FILE.")
+    _print(one(ExpertLayer(tokens, hidden, ffn, topk, count, precision)))
+
+
+@app.command()
+def dispatch(
+    cluster: Annotated[str, typer.Option(help="Network preset, or TOML or JSON file.")],
+    dispatcher: Annotated[Dispatcher, typer.Option(help="What sends tokens.")] = "deepep",
+    devices: Annotated[int | None, typer.Option(help="That share the experts out.")] = None,
+    nodes: Annotated[
+        int | None, typer.Option(help="Of them; as the network has them by default.")
+    ] = None,
+    tokens: Annotated[int | None, typer.Option(help="Of each device.")] = None,
+    hidden: Annotated[int | None, typer.Option(help="Elements of a token.")] = None,
+    topk: Annotated[int | None, typer.Option(help="Experts of a token.")] = None,
+    count: Annotated[int | None, typer.Option("--experts", help="Routed experts.")] = None,
+    sms: Annotated[
+        int | None,
+        typer.Option(help="Multiprocessors that the dispatcher takes.", show_default=False),
+    ] = None,
+    precision: Annotated[
+        PrecisionName, typer.Option(help="Of what is dispatched; results come back in bf16.")
+    ] = "bf16",
+    csv_file: CsvOption = None,
+    as_json: JsonLinesOption = True,
+) -> None:
+    """Estimate tokens on their way to their experts, and results back.
+
+    The columns of a CSV are devices,nodes,tokens,hidden,topk,experts[,sms][,precision].
+
+    Example: phaze-opt estimate dispatch --cluster dgx-h100 --devices 8 --tokens 4096 --hidden 7168
+    --topk 8 --experts 256 --precision fp8
+    """
+    from phaze_opt.calibration.measured_files import read_precision
+    from phaze_opt.network.cluster import in_domains
+    from phaze_opt.network.estimate import RoutedTokens, estimate_exchange
+    from phaze_opt.network.presets import load_cluster
+
+    def one(
+        sizes: Sequence[int], in_nodes: int | None, taken: int | None, own: PrecisionName
+    ) -> object:
+        routed = RoutedTokens(*sizes)
+        network = load_cluster(cluster, routed.devices)
+        if in_nodes is not None:
+            network = in_domains(network, in_nodes)
+        return estimate_exchange(routed, network, dispatcher, precision=own, multiprocessors=taken)
+
+    def one_row(row: CsvRow) -> object:
+        group, in_nodes, *sizes = (whole_cell(row, name) for name in _EXCHANGE_COLUMNS)
+        taken = whole_cell(row, "sms") if row.get("sms") else sms
+        return one((group, *sizes), in_nodes, taken, read_precision(row, precision))
+
+    if csv_file is not None:
+        _run_csv(csv_file, _EXCHANGE_COLUMNS, one_row)
+        return
+    sizes = [devices, tokens, hidden, topk, count]
+    if None in sizes:
+        raise InputError("Give --devices, --tokens, --hidden, --topk and --experts, or --csv FILE.")
+    _print(one(cast("list[int]", sizes), nodes, sms, precision))
+
+
 @dataclass(frozen=True)
 class CollectiveOptions:
     """The options of a collective, but for its network."""
@@ -243,7 +392,10 @@ class CollectiveOptions:
                 self.csv_file,
                 ("kind", "devices", "bytes"),
                 lambda row: self._one(
-                    cluster, row["kind"] or "", _whole(row, "devices"), _number(row, "bytes")
+                    cluster,
+                    row["kind"] or "",
+                    whole_cell(row, "devices"),
+                    number_cell(row, "bytes"),
                 ),
             )
         if self.kind is None or self.devices is None or self.size_bytes is None:
@@ -295,19 +447,9 @@ def _run_csv(
         _print(line)
 
 
-def _whole(row: CsvRow, column: str, default: str | None = None) -> int:
-    """Read one whole number of a row."""
-    text = row.get(column) or default or ""
-    try:
-        return int(text)
-    except ValueError:
-        raise InputError(f"{column} is {text!r}, but it must be a whole number.") from None
-
-
-def _number(row: CsvRow, column: str) -> float:
-    """Read one number of a row."""
-    text = row.get(column) or ""
-    try:
-        return float(text)
-    except ValueError:
-        raise InputError(f"{column} is {text!r}, but it must be a number.") from None
+def _shape(text: str) -> tuple[int, int]:
+    """Read rows and columns."""
+    parts = text.lower().split("x")
+    if len(parts) != 2 or not all(part.isdecimal() for part in parts):
+        raise InputError(f"--shape is {text!r}, but it must be ROWSxCOLUMNS, such as 4096x1024.")
+    return int(parts[0]), int(parts[1])

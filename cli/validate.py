@@ -28,6 +28,14 @@ def validate(
         bool,
         typer.Option("--all", help="Show tables that say little too; JSON always has them."),
     ] = False,
+    csv_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--csv",
+            metavar="FILE",
+            help="Your own measured runs (training) or operators, one per line; see the docs.",
+        ),
+    ] = None,
     plot: Annotated[
         Path | None,
         typer.Option("--plot", metavar="HTML", help="Plot predicted against measured."),
@@ -35,14 +43,19 @@ def validate(
     force: ForceOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Compare the model with every built-in measured row.
+    """Compare the model with every built-in measured row, or with your own.
 
-    Examples: phaze-opt validate; phaze-opt validate training --rows
+    Examples: phaze-opt validate; phaze-opt validate training --rows;
+    phaze-opt validate training --csv runs.csv
     """
     from phaze_opt.validation import registry
 
     check_outputs(plot, force=force)
-    validations = [registry.validate(name) for name in ([group] if group else registry.GROUPS)]
+    if csv_file is not None:
+        validations = [registry.validate_own(group, csv_file)]
+        rows = every = True
+    else:
+        validations = [registry.validate(name) for name in ([group] if group else registry.GROUPS)]
     if plot is not None:
         from phaze_opt.report.validation import write_plot
 

@@ -191,6 +191,36 @@ def read_rows(path: Path, columns: Iterable[str], read: Callable[[CsvRow], T]) -
     return results
 
 
+def whole_cell(row: CsvRow, column: str, default: str | None = None) -> int:
+    """Read one whole number of a row; where it is empty or missing, the default holds.
+
+    Raises
+    ------
+    InputError
+        If it is none.
+    """
+    text = row.get(column) or default or ""
+    try:
+        return int(text)
+    except ValueError:
+        raise InputError(f"{column} is {text!r}, but it must be a whole number.") from None
+
+
+def number_cell(row: CsvRow, column: str) -> float:
+    """Read one number of a row.
+
+    Raises
+    ------
+    InputError
+        If it is none.
+    """
+    text = row.get(column) or ""
+    try:
+        return float(text)
+    except ValueError:
+        raise InputError(f"{column} is {text!r}, but it must be a number.") from None
+
+
 def alias_of(field: str, value: object, aliases: Mapping[str, Alias]) -> tuple[str, float] | None:
     """Return the alias of a field, and its value in that unit.
 

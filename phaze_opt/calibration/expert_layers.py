@@ -11,7 +11,7 @@ layers, each expert with its own weights and its rows filled to whole tiles
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -19,8 +19,13 @@ from phaze_opt.arrays import FloatArray
 from phaze_opt.calibration.constants import Constant, Fit
 from phaze_opt.calibration.least_squares import fit
 from phaze_opt.calibration.products import products_graph, products_s
+from phaze_opt.codec import data_table
+from phaze_opt.errors import InputError
 from phaze_opt.estimator.isolated import estimate_isolated
 from phaze_opt.hardware.accelerator import Accelerator
+from phaze_opt.hardware.buildable import check_chip, check_precision
+from phaze_opt.limits import is_finite
+from phaze_opt.precision import PrecisionName
 from phaze_opt.workload.experts import grouped_product
 from phaze_opt.workload.graph import (
     Operator,
@@ -37,15 +42,35 @@ reads 2; both move 8 where nothing stays in a cache, and kernels that sum in fp3
 through memory once more, up to three times that."""
 
 
+_LARGEST_SIZE = 2**31
+
+
 @dataclass(frozen=True)
 class ExpertLayer:
-    """One layer of gated experts on one device: tokens, and sizes of `Experts`."""
+    """One layer of gated experts on one device: tokens, and sizes of `Experts`.
+
+    Raises
+    ------
+    InputError
+        If a size is below 1, or a token goes to more experts than there are.
+    """
 
     tokens: int
     hidden: int
     inner: int
     top_k: int
     experts: int
+    precision: PrecisionName = "bf16"
+
+    def __post_init__(self) -> None:
+        for name in ("tokens", "hidden", "inner", "top_k", "experts"):
+            size = getattr(self, name)
+            if not 1 <= size <= _LARGEST_SIZE:
+                raise InputError(f"{name} is {size}, but it must be 1 to {_LARGEST_SIZE}.")
+        if self.top_k > self.experts:
+            raise InputError(
+                f"top_k is {self.top_k}, but a token has at most all {self.experts} experts."
+            )
 
     @property
     def rows(self) -> int:
@@ -77,17 +102,20 @@ class ExpertCalls:
     """Layers of experts, for any constant of a table; their kernels are estimated once."""
 
     def __init__(self, layers: Sequence[ExpertLayer], chip: Accelerator) -> None:
-        up = [
-            grouped_product(each.rows, (each.experts, 2 * each.inner, each.hidden))
-            for each in layers
+        shapes = ((2 * each.inner, each.hidden, each) for each in layers)
+        back = ((each.hidden, each.inner, each) for each in layers)
+        gemms = [
+            replace(
+                grouped_product(each.rows, (each.experts, outputs, inputs)),
+                precision=each.precision,
+            )
+            for outputs, inputs, each in (*shapes, *back)
         ]
-        down = [
-            grouped_product(each.rows, (each.experts, each.hidden, each.inner)) for each in layers
-        ]
-        products = products_s(products_graph([*up, *down]), chip).reshape(2, -1)
+        products = products_s(products_graph(gemms), chip).reshape(2, -1)
         activations = side_by_side(tuple(_activation(each) for each in layers))
         activation_s = estimate_isolated(activations, chip, chip.num_tc).latency_s
-        self._kernels_s = products.sum(axis=0) + activation_s
+        self.products_s = products.sum(axis=0)
+        self._kernels_s = self.products_s + activation_s
         elements = np.array([float(each.rows * each.hidden) for each in layers])
         self._byte_s = elements / chip.sustained_hbm_bytes_per_s
 
@@ -95,6 +123,76 @@ class ExpertCalls:
         """Predict every call for the values of `TABLE_CONSTANTS`."""
         moved_s = values["row_bytes"] * self._byte_s
         return np.asarray(self._kernels_s + moved_s)
+
+
+@dataclass(frozen=True)
+class ExpertLayerEstimate:
+    """The time of a layer of experts after its router, all of them on one device.
+
+    Attributes
+    ----------
+    latency_s
+        Of all kernels, one after another, and what a framework adds.
+    utilisation
+        Time at the peak of all cores for the rows that the tokens have, divided by ``latency_s``.
+    rows
+        Tokens times the experts of each.
+    around_s
+        Of ``latency_s``, what the kernels around the products take.
+    """
+
+    latency_s: float
+    utilisation: float
+    rows: int
+    around_s: float
+
+
+def estimate_expert_layer(
+    layer: ExpertLayer, chip: Accelerator, row_bytes: float, call_overhead_s: float = 0.0
+) -> ExpertLayerEstimate:
+    """Estimate a layer of experts as measured ones are predicted.
+
+    Parameters
+    ----------
+    layer, chip
+        What runs, evenly routed, and on what.
+    row_bytes
+        See `row_bytes_of`.
+    call_overhead_s
+        Seconds that a framework adds.
+
+    Raises
+    ------
+    InputError
+        If the chip cannot be built or has no rate for the precision, or a number is negative.
+    """
+    check_chip(chip)
+    check_precision(chip, layer.precision)
+    for name, value in (("row_bytes", row_bytes), ("call_overhead_s", call_overhead_s)):
+        if not (is_finite(value) and value >= 0.0):
+            raise InputError(f"{name} is {value}, but it must be finite and at least 0.")
+    calls = ExpertCalls([layer], chip)
+    (latency_s,) = calls.seconds({"row_bytes": row_bytes}) + call_overhead_s
+    burst = chip.in_burst
+    peak = 2.0 * burst.num_tc * burst.pe_x * burst.pe_y * burst.sustained_clock_hz
+    ideal_s = 6.0 * layer.rows * layer.hidden * layer.inner / peak
+    ideal_s /= chip.nominal_rate(layer.precision)
+    (around_s,) = calls.seconds({"row_bytes": row_bytes}) - calls.products_s
+    return ExpertLayerEstimate(
+        float(latency_s), float(ideal_s / latency_s), layer.rows, float(around_s)
+    )
+
+
+def row_bytes_of(accelerator: str) -> float:
+    """Return what the kernels around the products move on a chip, see `TABLE_CONSTANTS`.
+
+    Parameters
+    ----------
+    accelerator
+        Its name; of one without measured layers each row is copied and summed once.
+    """
+    table = data_table("calibration", "expert_layers.toml")
+    return float(table.get(accelerator, table["else"]))
 
 
 def _activation(layer: ExpertLayer) -> OperatorGraph:

@@ -8,12 +8,15 @@ from typing import cast
 
 from phaze_opt.calibration.attention import MeasuredAttention
 from phaze_opt.calibration.collectives import CollectiveRow
+from phaze_opt.calibration.expert_layers import ExpertLayer
 from phaze_opt.calibration.products import MeasuredProduct
 from phaze_opt.calibration.vector import MeasuredVector
 from phaze_opt.choices import CollectiveName, Layout
+from phaze_opt.codec import from_text
 from phaze_opt.errors import InputError
 from phaze_opt.estimator.single import attention_graph, gemm_graph
-from phaze_opt.user_files import CsvRow, read_rows
+from phaze_opt.precision import PrecisionName
+from phaze_opt.user_files import CsvRow, number_cell, read_rows, whole_cell
 from phaze_opt.workload.attention import AttentionShape
 from phaze_opt.workload.graph import Gemm
 
@@ -25,10 +28,10 @@ def read_products(path: Path) -> list[MeasuredProduct]:
     """
 
     def product(row: CsvRow) -> MeasuredProduct:
-        m, n, k = (_whole(row, column) for column in ("m", "n", "k"))
-        gemm, layout = Gemm(m, n, k, _whole(row, "batch", "1")), read_layout(row)
+        m, n, k = (whole_cell(row, column) for column in ("m", "n", "k"))
+        gemm, layout = Gemm(m, n, k, whole_cell(row, "batch", "1")), read_layout(row)
         gemm_graph(gemm, layout)  # refuses impossible sizes
-        return MeasuredProduct(gemm, _seconds(row), layout)
+        return MeasuredProduct(gemm, read_latency_s(row), layout)
 
     return read_rows(path, ("m", "n", "k", "latency_s"), product)
 
@@ -37,8 +40,8 @@ def read_vector(path: Path) -> list[MeasuredVector]:
     """Read vector operators with the columns op, rows, columns, latency_s."""
 
     def vector(row: CsvRow) -> MeasuredVector:
-        shape = _whole(row, "rows"), _whole(row, "columns")
-        return MeasuredVector(row["op"] or "", *shape, _seconds(row))
+        shape = whole_cell(row, "rows"), whole_cell(row, "columns")
+        return MeasuredVector(row["op"] or "", *shape, read_latency_s(row))
 
     return read_rows(path, ("op", "rows", "columns", "latency_s"), vector)
 
@@ -52,7 +55,7 @@ def read_attention(path: Path) -> list[MeasuredAttention]:
     def attention(row: CsvRow) -> MeasuredAttention:
         shape, backward = read_attention_shape(row), read_switch(row, "backward", False)
         attention_graph(shape, backward=backward)  # refuses impossible sizes
-        return MeasuredAttention(shape, _seconds(row), backward)
+        return MeasuredAttention(shape, read_latency_s(row), backward)
 
     return read_rows(path, (*ATTENTION_COLUMNS, "latency_s"), attention)
 
@@ -73,7 +76,9 @@ def read_attention_shape(
     causal, window, value_dim
         What holds where these are left out.
     """
-    batch, sequence, heads, kv_heads, head_dim = (_whole(row, name) for name in ATTENTION_COLUMNS)
+    batch, sequence, heads, kv_heads, head_dim = (
+        whole_cell(row, name) for name in ATTENTION_COLUMNS
+    )
     return AttentionShape(
         batch,
         sequence,
@@ -82,8 +87,8 @@ def read_attention_shape(
         kv_heads,
         head_dim,
         causal=read_switch(row, "causal", causal),
-        window=_whole(row, "window", str(window)),
-        value_dim=_whole(row, "head_dim_v", str(value_dim)),
+        window=whole_cell(row, "window", str(window)),
+        value_dim=whole_cell(row, "head_dim_v", str(value_dim)),
     )
 
 
@@ -105,32 +110,32 @@ def read_collectives(path: Path) -> list[CollectiveRow]:
 
     def collective(row: CsvRow) -> CollectiveRow:
         kind = cast(CollectiveName, row["kind"] or "")
-        return CollectiveRow(kind, _whole(row, "devices"), _number(row, "bytes"), _seconds(row))
+        return CollectiveRow(
+            kind, whole_cell(row, "devices"), number_cell(row, "bytes"), read_latency_s(row)
+        )
 
     return read_rows(path, ("kind", "devices", "bytes", "latency_s"), collective)
 
 
-def _seconds(row: CsvRow) -> float:
+EXPERT_COLUMNS = ("tokens", "hidden", "ffn", "topk", "experts")
+"""Columns that a row of a layer of experts has."""
+
+
+def read_expert_layer(row: CsvRow, precision: PrecisionName = "bf16") -> ExpertLayer:
+    """Read a layer of experts: `EXPERT_COLUMNS`, and perhaps precision."""
+    tokens, hidden, inner, top_k, experts = (whole_cell(row, name) for name in EXPERT_COLUMNS)
+    return ExpertLayer(tokens, hidden, inner, top_k, experts, read_precision(row, precision))
+
+
+def read_precision(row: CsvRow, default: PrecisionName = "bf16") -> PrecisionName:
+    """Read the recipe of a row; where it is empty or missing, the default holds."""
+    text = (row.get("precision") or default).strip().lower()
+    return cast(PrecisionName, from_text(text, PrecisionName, "precision"))
+
+
+def read_latency_s(row: CsvRow) -> float:
     """Read the measured time of a row."""
-    latency_s = _number(row, "latency_s")
+    latency_s = number_cell(row, "latency_s")
     if not (math.isfinite(latency_s) and latency_s > 0.0):
         raise InputError(f"latency_s is {latency_s}, but it must be positive and finite.")
     return latency_s
-
-
-def _whole(row: CsvRow, column: str, default: str = "") -> int:
-    """Read one whole number of a row."""
-    text = row.get(column) or default
-    try:
-        return int(text)
-    except ValueError:
-        raise InputError(f"{column} is {text!r}, but it must be a whole number.") from None
-
-
-def _number(row: CsvRow, column: str) -> float:
-    """Read one number of a row."""
-    text = row.get(column) or ""
-    try:
-        return float(text)
-    except ValueError:
-        raise InputError(f"{column} is {text!r}, but it must be a number.") from None

@@ -199,6 +199,41 @@ def estimate_attention(
     return _single(graph, alone, graph.flops * useful / peak)
 
 
+def estimate_cast(
+    rows: int,
+    columns: int,
+    precision: PrecisionName,
+    accelerator: Accelerator,
+    cores: int | None = None,
+    call_overhead_s: float = 0.0,
+) -> SingleEstimate:
+    """Estimate a cast of bf16 to what a recipe multiplies, with scales that are known.
+
+    Parameters
+    ----------
+    rows, columns
+        Shape.
+    precision
+        The recipe.
+    accelerator, cores, call_overhead_s
+        As for `estimate_gemm`, but vector cores.
+
+    Raises
+    ------
+    InputError
+        As `estimate_gemm`, or if nothing is cast.
+    """
+    if precision == "bf16":
+        raise InputError("precision is bf16, which is not cast; name one of fewer bits.")
+    check_precision(accelerator, precision)
+    _check_sizes({"rows": rows, "columns": columns})
+    used = _check_cores(cores, accelerator.num_vc, "vector")
+    peak = used * accelerator.pe_vc * accelerator.in_burst.sustained_clock_hz
+    ideal_s = rows * columns * vector_operator("quantise").cycles / peak
+    graph = cast_graph(rows * columns, precision)
+    return _single(graph, _Alone(accelerator, used, call_overhead_s), ideal_s)
+
+
 def gemm_graph(gemm: Gemm, layout: Layout = "tn") -> OperatorGraph:
     """Return a matrix product as a graph of one operator; a weight gradient has an accumulator.
 

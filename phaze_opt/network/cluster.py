@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from phaze_opt.checked import check_fields
@@ -163,6 +163,38 @@ class Cluster(PrintsAsTables):
     def reach(self) -> float:
         """Devices that all levels together can join; infinite if one has no size."""
         return math.prod(math.inf if v.group_size is None else v.group_size for v in self.levels)
+
+
+def in_domains(cluster: Cluster, domains: int) -> Cluster:
+    """Return a network whose devices stand in so many domains of its innermost level.
+
+    Parameters
+    ----------
+    cluster
+        The network; its innermost level may join more devices than are used of each domain.
+    domains
+        Nodes, for example.
+
+    Raises
+    ------
+    InputError
+        If they do not divide the devices, or the network has no such domains.
+    """
+    inner, *outer = cluster.levels
+    devices = cluster.devices
+    if domains < 1 or devices % domains:
+        raise InputError(f"nodes is {domains}, but it must divide the {devices} devices.")
+    each = devices // domains
+    if inner.topology != "switch" or each > (inner.group_size or devices):
+        raise InputError(
+            f"nodes is {domains}, but the network of {cluster.name!r} does not join {each} devices "
+            "in each."
+        )
+    if domains > 1 and not outer:
+        raise InputError(
+            f"nodes is {domains}, but the network of {cluster.name!r} has a single level."
+        )
+    return replace(cluster, levels=(replace(inner, group_size=each), *outer))
 
 
 def outermost_level(group: int, cluster: Cluster, stride: int = 1) -> int:

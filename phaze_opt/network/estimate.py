@@ -1,15 +1,18 @@
-"""One collective by itself: its time, algorithm and bus bandwidth."""
+"""One collective, or one exchange of tokens, by itself: its time and what it sends."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
 
-from phaze_opt.choices import CollectiveName
+from phaze_opt.choices import CollectiveName, Dispatcher
 from phaze_opt.errors import InputError
-from phaze_opt.limits import MOST_TENSOR_BYTES
+from phaze_opt.limits import MOST_TENSOR_BYTES, check_size
 from phaze_opt.network.cluster import Cluster
-from phaze_opt.network.collective import collective_cost
+from phaze_opt.network.collective import CollectiveCost, collective_cost
+from phaze_opt.network.token_exchange import exchange_cost, token_bytes
+from phaze_opt.precision import PrecisionName
+from phaze_opt.workload.graph import TokenExchange
 
 
 @dataclass(frozen=True)
@@ -86,11 +89,115 @@ def estimate_collective(
     cost = collective_cost(kind, size_bytes, devices, cluster, stride)
     latency_s = cost.time_s + call_overhead_s
     bandwidth = bus_bandwidth_bytes_per_s(kind, size_bytes, devices, latency_s)
-    levels = tuple(
+    return CollectiveEstimate(latency_s, cost.algorithm, bandwidth, _traffic(cluster, cost))
+
+
+@dataclass(frozen=True)
+class ExchangeEstimate:
+    """Predicted times of tokens on their way to their experts, and of results back.
+
+    Attributes
+    ----------
+    dispatch_s, combine_s
+        Without the layout of what is sent, and without the host's wait.
+    dispatch_levels, combine_levels
+        What each device sends over every level of the network, innermost first.
+    """
+
+    dispatch_s: float
+    combine_s: float
+    dispatch_levels: tuple[LevelTraffic, ...]
+    combine_levels: tuple[LevelTraffic, ...]
+
+
+@dataclass(frozen=True)
+class RoutedTokens:
+    """Tokens of each device, and the experts that they go to, uniformly routed.
+
+    Raises
+    ------
+    InputError
+        If a size is below 1, a token goes to more experts than there are, or the devices do not
+        divide the experts.
+    """
+
+    devices: int
+    tokens: int
+    hidden: int
+    top_k: int
+    experts: int
+
+    def __post_init__(self) -> None:
+        for name in ("devices", "tokens", "hidden", "top_k", "experts"):
+            check_size(name, getattr(self, name), MOST_TENSOR_BYTES)
+        if self.top_k > self.experts:
+            raise InputError(
+                f"top_k is {self.top_k}, but a token has at most all {self.experts} experts."
+            )
+        if self.experts % self.devices:
+            raise InputError(
+                f"devices is {self.devices}, but it must divide the {self.experts} experts."
+            )
+
+
+def estimate_exchange(
+    routed: RoutedTokens,
+    cluster: Cluster,
+    dispatcher: Dispatcher,
+    *,
+    precision: PrecisionName = "bf16",
+    multiprocessors: int | None = None,
+) -> ExchangeEstimate:
+    """Estimate a dispatch and its combine.
+
+    Parameters
+    ----------
+    routed
+        What is sent, among how many devices.
+    cluster, dispatcher
+        The network, and what sends.
+    precision
+        Of what is dispatched, see `token_bytes`; results come back in 16 bits.
+    multiprocessors
+        That the dispatcher takes, if not as many as by default.
+
+    Raises
+    ------
+    InputError
+        If the devices do not fit the network.
+    """
+    if multiprocessors is not None:
+        check_size("sms", multiprocessors, MOST_TENSOR_BYTES)
+    both = []
+    for row_bytes, is_dispatch in (
+        (token_bytes(routed.hidden, precision), True),
+        (token_bytes(routed.hidden), False),
+    ):
+        exchange = TokenExchange(
+            tokens=routed.tokens,
+            top_k=routed.top_k,
+            experts=routed.experts,
+            devices=routed.devices,
+            row_bytes=row_bytes,
+            dispatcher=dispatcher,
+            plans=False,
+        )
+        both.append(
+            exchange_cost(
+                exchange, cluster, is_dispatch=is_dispatch, multiprocessors=multiprocessors
+            )
+        )
+    dispatch, combine = both
+    levels = (_traffic(cluster, cost) for cost in both)
+    return ExchangeEstimate(dispatch.time_s, combine.time_s, *levels)
+
+
+def _traffic(cluster: Cluster, cost: CollectiveCost) -> tuple[LevelTraffic, ...]:
+    """Return what a device sends over every level."""
+    return tuple(
         LevelTraffic(level.topology, level.sustained_bytes_per_s, sent)
         for level, sent in zip(cluster.levels, cost.bytes_by_level, strict=True)
     )
-    return CollectiveEstimate(latency_s, cost.algorithm, bandwidth, levels)
 
 
 def bus_bandwidth_bytes_per_s(

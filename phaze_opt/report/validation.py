@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,6 +34,7 @@ _SHOWN_PARTS: Mapping[str, tuple[str, ...]] = {
 _CASE_WIDTH = 30
 _REASON_WIDTH = 34
 _BAND = 0.1
+_MOST_FACTOR = 10.0
 _PLOT_COLUMNS = 3
 _PANEL_PIXELS = 340
 _GAP_SHARE = 0.3
@@ -105,6 +106,13 @@ def validation_to_builtins(table: ValidationTable) -> dict[str, Any]:
                 "repeats": row.repeats or None,
                 "parts_s": dict(row.parts_s),
                 "bound": row.bound or None,
+                "factor_by_part": {
+                    part: factor
+                    for part, seconds in row.parts_s.items()
+                    if (factor := row.factor_of(seconds)) is not None
+                },
+                "predicted_range": row.predicted_range,
+                "closest": row.closest or None,
             }
             for row in table.rows
         ],
@@ -228,6 +236,7 @@ def _rows(table: ValidationTable) -> Table:
                 f"repeats {row.repeats}" if row.repeats else "",
                 f"trust {row.trust}" if row.trust not in ("", "high") else "",
                 "host-bound" if row.bound == "host" else "",
+                *_of_own(row),
             )
             if words
         )
@@ -242,7 +251,31 @@ def _rows(table: ValidationTable) -> Table:
     return shown
 
 
+def _of_own(row: ValidationRow) -> Iterator[str]:
+    """Say of a user's run what it may have taken, and what would explain the rest."""
+    if row.predicted_range is None:
+        return
+    low_s, high_s = row.predicted_range
+    yield f"range {format_seconds(low_s)} to {format_seconds(high_s)}"
+    if row.closest and row.closest not in row.assumed:
+        yield f"closest: {row.closest}"
+    if abs(row.error) > _BAND:
+        found = ((part, row.factor_of(_part_s(row, part))) for part in _SHOWN_PARTS)
+        factors = [f"{part} × {factor:.2f}" for part, factor in found if _is_likely(factor)]
+        if factors:
+            yield f"would explain it: {' or '.join(factors)}"
+
+
+def _is_likely(factor: float | None) -> bool:
+    """Say whether a part may well be that much longer or shorter."""
+    return factor is not None and 1.0 / _MOST_FACTOR < factor < _MOST_FACTOR
+
+
+def _part_s(row: ValidationRow, part: str) -> float:
+    """Return the predicted seconds of a part."""
+    return sum(row.parts_s.get(kind, 0.0) for kind in _SHOWN_PARTS[part])
+
+
 def _share(row: ValidationRow, part: str) -> str:
     """Return a part's share of the predicted time."""
-    seconds = sum(row.parts_s.get(kind, 0.0) for kind in _SHOWN_PARTS[part])
-    return f"{seconds / row.predicted:.0%}"
+    return f"{_part_s(row, part) / row.predicted:.0%}"

@@ -14,12 +14,11 @@ from __future__ import annotations
 from phaze_opt.codec import data_rows, data_table
 from phaze_opt.network.estimate import estimate_collective
 from phaze_opt.network.presets import load_cluster
-from phaze_opt.network.token_exchange import exchange_cost
+from phaze_opt.network.token_exchange import exchange_cost, token_bytes
 from phaze_opt.validation.measured import ValidationRow, ValidationTable
 from phaze_opt.workload.graph import TokenExchange
 
 _DEVICES_OF_NODE = 8
-_SCALED, _SCALE_BYTES = 128, 4
 
 
 def validate_expert_exchanges() -> list[ValidationTable]:
@@ -63,7 +62,7 @@ def _exchange(row: dict[str, str], cluster: str) -> ValidationRow:
         top_k=int(row["top_k"]),
         experts=int(row["experts"]),
         devices=devices,
-        row_bytes=hidden + hidden // _SCALED * _SCALE_BYTES if is_dispatch else 2 * hidden,
+        row_bytes=token_bytes(hidden, "fp8-block" if is_dispatch else "bf16"),
         dispatcher="deepep",
         plans=False,
     )

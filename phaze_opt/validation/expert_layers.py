@@ -6,7 +6,7 @@ around the grouped products move belongs to the table of a chip and is stated th
 
 from __future__ import annotations
 
-from phaze_opt.calibration.expert_layers import ExpertCalls, ExpertLayer
+from phaze_opt.calibration.expert_layers import ExpertCalls, ExpertLayer, row_bytes_of
 from phaze_opt.codec import data_rows, data_table
 from phaze_opt.hardware.presets import load_accelerator
 from phaze_opt.validation.measured import ValidationRow, ValidationTable
@@ -27,7 +27,6 @@ def validate_expert_layers() -> list[ValidationTable]:
     tables = []
     for chip, rows in by_chip.items():
         name = provenance["accelerator"][chip]
-        row_bytes = provenance["row_bytes"][provenance["row_bytes_of"].get(chip, chip)]
         files = dict.fromkeys(row["source"].rpartition(" ")[2] for row in rows)
         tables.append(
             ValidationTable(
@@ -35,7 +34,7 @@ def validate_expert_layers() -> list[ValidationTable]:
                 name,
                 0.0,
                 f"{provenance['measured_by']}, {', '.join(files)}",
-                _predict(rows, name, row_bytes),
+                _predict(rows, name),
             )
         )
     return tables
@@ -44,13 +43,13 @@ def validate_expert_layers() -> list[ValidationTable]:
 def expert_layer(row: dict[str, str]) -> ExpertLayer:
     """Return the sizes of a row of the data."""
     columns = ("tokens", "hidden", "inner", "top_k", "experts")
-    return ExpertLayer(*(int(row[column]) for column in columns))
+    tokens, hidden, inner, top_k, experts = (int(row[column]) for column in columns)
+    return ExpertLayer(tokens, hidden, inner, top_k, experts)
 
 
-def _predict(
-    rows: list[dict[str, str]], accelerator: str, row_bytes: float
-) -> tuple[ValidationRow, ...]:
+def _predict(rows: list[dict[str, str]], accelerator: str) -> tuple[ValidationRow, ...]:
     """Estimate the rows of one chip."""
+    row_bytes = row_bytes_of(accelerator)
     layers = [expert_layer(row) for row in rows]
     calls = ExpertCalls(layers, load_accelerator(accelerator))
     return tuple(

@@ -35,6 +35,12 @@ class ValidationRow:
     bound
         Whether the host would take longer to launch the kernels than the device to run them, as
         predicted, with central seconds per launch; empty where nothing is timed.
+    predicted_range
+        Of all that the row leaves open, on the fastest and the slowest chips of the name; ``None``
+        where neither was looked for.
+    closest
+        The choice of what the row leaves open that comes nearest to what was measured; empty where
+        nothing is open.
     """
 
     case: str
@@ -46,6 +52,16 @@ class ValidationRow:
     repeats: str = ""
     parts_s: Mapping[str, float] = field(default_factory=dict)
     bound: Literal["host", "device", ""] = ""
+    predicted_range: tuple[float, float] | None = None
+    closest: str = ""
+
+    def factor_of(self, part_s: float) -> float | None:
+        """By what factor a part alone would have to change to give what was measured.
+
+        ``None`` where the part cannot: it would have to take less than no time.
+        """
+        missing_s = self.measured - self.predicted
+        return 1.0 + missing_s / part_s if part_s > max(0.0, -missing_s) else None
 
     @property
     def error(self) -> float:

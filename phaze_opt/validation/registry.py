@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import get_args
 
 from phaze_opt.choices import ValidationGroup
+from phaze_opt.errors import InputError
 from phaze_opt.passes.launches import launch_seconds
 from phaze_opt.validation.attention import validate_attention
 from phaze_opt.validation.attention_training import validate_training_attention
@@ -30,6 +32,8 @@ from phaze_opt.validation.narrow import (
 )
 from phaze_opt.validation.norms import validate_norms
 from phaze_opt.validation.operators import validate_single_operators
+from phaze_opt.validation.own_operators import validate_own_operators
+from phaze_opt.validation.own_runs import validate_own_runs
 from phaze_opt.validation.products import validate_best_products, validate_products
 from phaze_opt.validation.runs import validate_run_memory, validate_run_times
 from phaze_opt.validation.sustained_products import validate_sustained_products
@@ -83,6 +87,38 @@ def validate(group: ValidationGroup) -> Validation:
             for table, small in pairs
         ]
     return Validation(group, tuple(tables), tuple(unexpressed_rows(group)))
+
+
+OWN: Mapping[ValidationGroup, Callable[[Path], list[ValidationTable]]] = {
+    "operators": validate_own_operators,
+    "training": validate_own_runs,
+}
+"""What predicts a user's own rows of a group."""
+
+
+def validate_own(group: ValidationGroup | None, path: Path) -> Validation:
+    """Predict the rows of a user's CSV file.
+
+    Parameters
+    ----------
+    group
+        Of `OWN`.
+    path
+        The file.
+
+    Raises
+    ------
+    NotFoundError
+        If there is no such file.
+    InputError
+        If the group has no such files, or as `OWN`.
+    """
+    if group is None or group not in OWN:
+        raise InputError(
+            f"The group of a CSV file is {group or 'missing'}, but it must be "
+            f"{' or '.join(OWN)}: say which, for example phaze-opt validate training --csv {path}."
+        )
+    return Validation(group, tuple(OWN[group](path)), ())
 
 
 def _labelled(table: ValidationTable) -> Callable[[ValidationRow], ValidationRow]:

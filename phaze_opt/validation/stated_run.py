@@ -176,12 +176,13 @@ def evaluate_stated_run(options: Mapping[str, str]) -> EvaluatedRun:
         Text by column; empty where nothing is stated. ``model``, ``accelerator``, ``cluster``,
         ``pipeline``, ``data``, ``tensor``, ``global_batch`` and ``software`` or ``optimizer`` are
         needed; then there are the fields of `phaze_opt.training.Training`, the columns of
-        `OPEN_COLUMNS`, and ``attention_kernel``.
+        `OPEN_COLUMNS`, ``sequence`` and ``attention_kernel``.
 
     Raises
     ------
     InputError
-        If a value is not allowed, or what is needed is not there.
+        If a value is not allowed, what is needed is not there, or no device of any memory could run
+        it so.
     NotFoundError
         If there is no such file.
     """
@@ -190,7 +191,10 @@ def evaluate_stated_run(options: Mapping[str, str]) -> EvaluatedRun:
     tried, misfit = list(_as_it_may_have_run(options, software)), ""
     fitting = [each for each in tried if each.evaluation.feasible]
     if not fitting:
-        roomy = [_as_if_it_fitted(software, each) for each in tried]
+        too_large = [each for each in tried if each.evaluation.misfit is not None]
+        if not too_large:
+            raise InputError(tried[0].evaluation.reason or "No placement fits.")
+        roomy = [_as_if_it_fitted(software, each) for each in too_large]
         fitting = [each for each, _ in roomy]
         misfit = min(words for _, words in roomy)
     fitting.sort(key=lambda each: each.evaluation.time_per_batch_s or 0.0)
@@ -253,6 +257,7 @@ def _as_it_may_have_run(options: Mapping[str, str], software: Software) -> Itera
         microbatch=tuple(choices.get("microbatch", (1,))),
         sequence_parallel=values.get("sequence_parallel", False),
         context_parallel=(context,),
+        sequence=from_text(options["sequence"], int, "sequence") if "sequence" in options else None,
     )
     schedules: dict[str, Schedule] = {}
     for chosen in itertools.product(*choices.values()):

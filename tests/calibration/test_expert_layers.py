@@ -3,7 +3,12 @@
 import numpy as np
 import pytest
 
-from phaze_opt.calibration.expert_layers import ExpertCalls, ExpertLayer, fit_expert_layers
+from phaze_opt.calibration.expert_layers import (
+    ExpertCalls,
+    ExpertLayer,
+    fit_expert_layers,
+    row_bytes_of,
+)
 from phaze_opt.calibration.products import products_graph, products_s
 from phaze_opt.codec import data_rows, data_table
 from phaze_opt.hardware.presets import load_accelerator
@@ -43,4 +48,4 @@ def test_the_stated_traffic_is_that_of_the_rows(chip: str) -> None:
     measured_s = np.array([float(row["latency_ms"]) * 1e-3 for row in rows])
     accelerator = load_accelerator(provenance["accelerator"][chip])
     (found,) = fit_expert_layers(list(map(expert_layer, rows)), measured_s, accelerator).constants
-    assert found.value == pytest.approx(provenance["row_bytes"][chip], rel=1e-3)
+    assert found.value == pytest.approx(row_bytes_of(provenance["accelerator"][chip]), rel=1e-3)

@@ -297,3 +297,79 @@ def test_kernels_windows_and_widths_of_attention(phaze: Phaze, tmp_path: Path) -
     refused = phaze(*asked, "--kernel", "fa3")
     assert refused.code == 2
     assert "has no constants on h200; known are: cudnn" in refused.sentence
+
+
+EXPERTS = ("--tokens", "4096", "--hidden", "2048", "--ffn", "768", "--topk", "8")
+
+
+def test_a_layer_of_experts_is_estimated(phaze: Phaze, tmp_path: Path) -> None:
+    """A row alone and in a file are the same; fewer bits are faster, traffic takes longer."""
+    command = ("estimate", "experts", "--accelerator", "h100")
+    alone = phaze(*command, *EXPERTS, "--experts", "128").json
+    assert alone["rows"] == 4096 * 8 and 0.0 < alone["utilisation"] < 1.0
+    assert 0.0 < alone["around_s"] < alone["latency_s"]
+    path = tmp_path / "experts.csv"
+    path.write_text("tokens,hidden,ffn,topk,experts,precision\n4096,2048,768,8,128,\n"
+                    "4096,2048,768,8,128,fp8\n")  # fmt: skip
+    lines = phaze(*command, "--csv", str(path)).out.splitlines()
+    assert json.loads(lines[0]) == alone
+    assert json.loads(lines[1])["latency_s"] < alone["latency_s"]
+    more = phaze(*command, *EXPERTS, "--experts", "128", "--row-bytes", "30").json
+    assert more["latency_s"] > alone["latency_s"]
+
+
+def test_an_exchange_of_tokens_is_estimated(phaze: Phaze, tmp_path: Path) -> None:
+    """One device sends nothing; nodes, multiprocessors and fewer bits matter."""
+    path = tmp_path / "exchanges.csv"
+    path.write_text(
+        "devices,nodes,tokens,hidden,topk,experts,sms,precision\n"
+        "1,1,4096,7168,8,256,,\n8,1,4096,7168,8,256,,\n8,1,4096,7168,8,256,,fp8\n"
+        "8,1,4096,7168,8,256,8,\n16,2,4096,7168,8,256,,\n16,4,4096,7168,8,256,,\n"
+    )
+    command = ("estimate", "dispatch", "--cluster", "dgx-h100", "--dispatcher")
+    ideal = [
+        json.loads(line)
+        for line in phaze(*command, "ideal", "--csv", str(path)).out.split("\n")
+        if line
+    ]
+    assert ideal[0]["dispatch_s"] == ideal[0]["combine_s"] == 0.0
+    lines = phaze(*command, "deepep", "--csv", str(path)).out.splitlines()
+    _, eight, narrow, few, two_nodes, four_nodes = map(json.loads, lines)
+    assert narrow["dispatch_s"] < eight["dispatch_s"] < few["dispatch_s"]
+    assert narrow["combine_s"] == eight["combine_s"]
+    assert eight["dispatch_s"] < two_nodes["dispatch_s"] < four_nodes["dispatch_s"]
+    alone = phaze(*command, "deepep", "--devices", "16", "--nodes", "4", "--tokens", "4096",
+                  "--hidden", "7168", "--topk", "8", "--experts", "256")  # fmt: skip
+    assert alone.json == four_nodes
+
+
+def test_a_cast_is_estimated(phaze: Phaze, tmp_path: Path) -> None:
+    """What is not cast is refused; a file gives the same as a shape."""
+    command = ("estimate", "cast", "--accelerator", "h100", "--precision")
+    alone = phaze(*command, "fp8", "--shape", "8192x8192")
+    path = tmp_path / "casts.csv"
+    path.write_text("rows,columns\n8192,8192\n")
+    assert phaze(*command, "fp8", "--csv", str(path)).json == alone.json
+    assert alone.json["hbm_bytes"] == pytest.approx(3 * 8192 * 8192)
+    assert phaze(*command, "bf16", "--shape", "8x8").code == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("experts", "--accelerator", "h100", *EXPERTS), "Give --tokens"),
+        (("experts", "--accelerator", "h100", *EXPERTS, "--experts", "4"), "top_k is 8"),
+        (("experts", "--accelerator", "a100-80", *EXPERTS, "--experts", "64", "--precision", "fp8"),
+         "fp8_ratio"),
+        (("dispatch", "--cluster", "dgx-h100", "--devices", "6", "--tokens", "8", "--hidden", "8",
+          "--topk", "2", "--experts", "8"), "must divide the 8 experts"),
+        (("dispatch", "--cluster", "dgx-h100", "--devices", "16", "--nodes", "1", "--tokens", "8",
+          "--hidden", "8", "--topk", "2", "--experts", "16"), "does not join 16 devices"),
+    ],
+)  # fmt: skip
+def test_impossible_experts_are_refused(
+    phaze: Phaze, arguments: tuple[str, ...], sentence: str
+) -> None:
+    """One sentence says what is wrong."""
+    ran = phaze("estimate", *arguments)
+    assert (ran.code, ran.out) == (2, "") and sentence in ran.err

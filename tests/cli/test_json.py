@@ -23,6 +23,7 @@ from tests.cli.test_readable import FOUR, TINY
 from tests.scheduling.test_residency_file import ROW
 
 PRODUCTS = "m,n,k,latency_s\n4096,4096,4096,1e-3\n8192,4096,4096,2e-3\n8192,8192,4096,4e-3\n"
+ROUTED = ("--topk", "2", "--experts", "8")
 COLLECTIVE = ("--kind", "all_reduce", "--devices", "8", "--bytes", "1e9")
 ON_CHIP = ("--accelerator", "h100")
 
@@ -32,6 +33,21 @@ COMMANDS = [
     ("estimate", "gemm", *ON_CHIP, "--m", "64", "--n", "64", "--k", "64"),
     ("estimate", "vector", *ON_CHIP, "--op", "softmax", "--shape", "64x64"),
     ("estimate", "attention", *ON_CHIP, "--sequence", "128", "--heads", "2"),
+    ("estimate", "cast", "--accelerator", "h100", "--precision", "fp8", "--shape", "64x64"),
+    ("estimate", "experts", *ON_CHIP, "--tokens", "64", "--hidden", "64", *ROUTED, "--ffn", "64"),
+    (
+        "estimate",
+        "dispatch",
+        "--cluster",
+        "dgx-h100",
+        "--tokens",
+        "64",
+        "--hidden",
+        "64",
+        *ROUTED,
+        "--devices",
+        "4",
+    ),
     ("estimate", "collective", "--cluster", "dgx-h100", *COLLECTIVE),
     ("schedule", "problem.json"),
     ("place", str(PHAZE / "004.json"), "--format", "phaze"),

@@ -12,7 +12,7 @@ KEYS = {
 }
 ROW_KEYS = {
     *("case", "measured", "predicted", "error", "assumed", "trust", "source", "independent"),
-    *("repeats", "parts_s", "bound"),
+    *("repeats", "parts_s", "bound", "factor_by_part", "predicted_range", "closest"),
 }
 
 
@@ -68,3 +68,19 @@ def test_a_plot_is_written(phaze: Phaze) -> None:
     ran = phaze("validate", "operators", "--plot", "plot.html")
     assert ran.code == 0 and "plot.html" in ran.err
     assert Path("plot.html").stat().st_size > 100_000
+
+
+def test_own_runs_are_shown(phaze: Phaze, tmp_path: Path) -> None:
+    """Each row with its range, and what would explain the rest; a group must be said."""
+    runs = tmp_path / "runs.csv"
+    runs.write_text(
+        "model,accelerator,cluster,gpus,tp,global_batch,software,measured_s\n"
+        "bert-large,h100,dgx-h100,8,1,256,megatron,10\n"
+    )
+    shown = phaze("validate", "training", "--csv", str(runs))
+    assert shown.code == 0 and "range" in shown.out and "closest" in shown.out
+    (table,) = phaze("validate", "training", "--csv", str(runs), "--json").json
+    assert table.keys() == KEYS and table["rows"][0].keys() == ROW_KEYS
+    refused = phaze("validate", "--csv", str(runs))
+    assert (refused.code, refused.out) == (2, "") and "training" in refused.err
+    assert phaze("validate", "training", "--csv", str(tmp_path / "none.csv")).code == 3
