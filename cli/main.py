@@ -32,6 +32,7 @@ _NOUNS = {
     "place": "place",
     "calibrate": "calibrate",
     "validate": "validate",
+    "import-config": "import_config",
     "study": "study",
     "dashboard": "dashboard",
     "report": "report",
@@ -110,7 +111,7 @@ def program(noun: str | None = None) -> Any:
         if hasattr(module, "app"):
             app.add_typer(module.app, name=name)
         else:
-            app.command(name)(getattr(module, name))
+            app.command(name)(getattr(module, name.replace("-", "_")))
     return typer.main.get_command(app)
 
 

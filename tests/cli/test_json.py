@@ -23,6 +23,7 @@ from tests.cli.test_readable import FOUR, TINY
 from tests.scheduling.test_residency_file import ROW
 
 PRODUCTS = "m,n,k,latency_s\n4096,4096,4096,1e-3\n8192,4096,4096,2e-3\n8192,8192,4096,4e-3\n"
+CONFIGS = Path(__file__).parent.parent / "data" / "framework_configs"
 ROUTED = ("--topk", "2", "--experts", "8")
 COLLECTIVE = ("--kind", "all_reduce", "--devices", "8", "--bytes", "1e9")
 ON_CHIP = ("--accelerator", "h100")
@@ -52,6 +53,7 @@ COMMANDS = [
     ("schedule", "problem.json"),
     ("place", str(PHAZE / "004.json"), "--format", "phaze"),
     ("calibrate", "h100", "--gemm", "products.csv"),
+    ("import-config", str(CONFIGS / "megatron_gpt3.sh")),
     ("validate", "memory"),
     ("study", "show", "small"),
     ("study", "best", "small"),
