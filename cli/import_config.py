@@ -43,20 +43,11 @@ def import_config(
     from phaze_opt.interchange.framework_config import import_config as read
 
     found = read(file, model=model, accelerator=accelerator, cluster=cluster, devices=devices)
-    if as_json:
-        print_json(
-            {
-                "framework": found.framework,
-                "command": found.command,
-                "row": dict(found.row),
-                "missing": list(found.missing),
-                "unknown": list(found.unknown),
-                "ignored": list(found.ignored),
-            }
-        )
-        return
-    from phaze_opt.report.imported import notes_view, row_text
+    from phaze_opt.report.imported import imported_to_builtins, notes_view, row_text
 
+    if as_json:
+        print_json(imported_to_builtins(found))
+        return
     # As they are, whatever the width of the terminal: both are copied.
     print(f"{found.command}\n\nAs a row of phaze-opt validate training --csv:\n{row_text(found)}\n")
     print_table(notes_view(found))

@@ -4,11 +4,33 @@ from __future__ import annotations
 
 import csv
 import io
+from typing import Any
 
 from rich.console import Group, RenderableType
 
 from phaze_opt.interchange.imported import ImportedConfig
 from phaze_opt.report.layout import sentence
+
+_SWITCHES = {"true": True, "false": False}
+
+
+def imported_to_builtins(found: ImportedConfig) -> dict[str, Any]:
+    """Return what ``import-config --json`` prints; cells are numbers and switches where they can."""
+    return {
+        "framework": found.framework,
+        "command": found.command,
+        "row": {name: _value(cell) for name, cell in found.row.items() if cell},
+        "missing": list(found.missing),
+        "unknown": list(found.unknown),
+        "ignored": list(found.ignored),
+    }
+
+
+def _value(cell: str) -> str | int | bool:
+    """Return a cell as the value that it is."""
+    if cell in _SWITCHES:
+        return _SWITCHES[cell]
+    return int(cell) if cell.isdecimal() else cell
 
 
 def row_text(found: ImportedConfig) -> str:
