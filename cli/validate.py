@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from phaze_opt.choices import ValidationGroup
+from phaze_opt.choices import ValidationSubject
+from phaze_opt.errors import InputError
 
 from .output import ForceOption, JsonOption, check_outputs, print_json, print_table, say
 
@@ -17,7 +18,16 @@ if TYPE_CHECKING:
 
 
 def validate(
-    group: Annotated[ValidationGroup | None, typer.Argument(help="All where left out.")] = None,
+    subject: Annotated[
+        ValidationSubject | None,
+        typer.Argument(help="A group of tables, all where left out; or a trace, with its FILE."),
+    ] = None,
+    file: Annotated[
+        Path | None,
+        typer.Argument(
+            help="Trace of the PyTorch profiler, .json or .json.gz.", show_default=False
+        ),
+    ] = None,
     rows: Annotated[
         bool,
         typer.Option(
@@ -36,6 +46,10 @@ def validate(
             help="Your own measured runs (training) or operators, one per line; see the docs.",
         ),
     ] = None,
+    accelerator: Annotated[
+        str | None,
+        typer.Option(help="On what a trace was recorded.", show_default=False),
+    ] = None,
     plot: Annotated[
         Path | None,
         typer.Option("--plot", metavar="HTML", help="Plot predicted against measured."),
@@ -46,16 +60,26 @@ def validate(
     """Compare the model with every built-in measured row, or with your own.
 
     Examples: phaze-opt validate; phaze-opt validate training --rows;
-    phaze-opt validate training --csv runs.csv
+    phaze-opt validate training --csv runs.csv;
+    phaze-opt validate trace trace.json.gz --accelerator h100
     """
     from phaze_opt.validation import registry
 
     check_outputs(plot, force=force)
-    if csv_file is not None:
-        validations = [registry.validate_own(group, csv_file)]
+    if subject == "trace":
+        if file is None or accelerator is None:
+            raise InputError("Give the file of the trace, and --accelerator.")
+        validations = [registry.validate_own_trace(file, accelerator)]
+        rows = every = True
+    elif file is not None or accelerator is not None:
+        raise InputError("A file and --accelerator belong to phaze-opt validate trace.")
+    elif csv_file is not None:
+        validations = [registry.validate_own(subject, csv_file)]
         rows = every = True
     else:
-        validations = [registry.validate(name) for name in ([group] if group else registry.GROUPS)]
+        validations = [
+            registry.validate(name) for name in ([subject] if subject else registry.GROUPS)
+        ]
     if plot is not None:
         from phaze_opt.report.validation import write_plot
 
@@ -92,7 +116,8 @@ def _show(validations: Sequence[Validation], rows: bool, every: bool) -> None:
     known = [table for validation in validations for table in validation.tables]
     tables = [table for table in known if every or not table.minor]
     left_out = [row for validation in validations for row in validation.unexpressed]
-    print_table(summary_table(tables))
+    if tables or not left_out:
+        print_table(summary_table(tables))
     if len(tables) < len(known):
         say(f"{len(known) - len(tables)} tables that say little are left out; --all shows them.")
     if rows:

@@ -36,3 +36,5 @@ SoftwareName = Literal[
 SolveMethod = Literal["auto", "branch-and-bound", "cp-sat"]
 TableFormat = Literal["csv", "json", "parquet"]
 ValidationGroup = Literal["operators", "attention", "collectives", "training", "memory"]
+ValidationSubject = Literal["operators", "attention", "collectives", "training", "memory", "trace"]
+"""A group of measured tables, or a trace of the user."""

@@ -15,7 +15,7 @@ _SWITCHES = {"true": True, "false": False}
 
 
 def imported_to_builtins(found: ImportedConfig) -> dict[str, Any]:
-    """Return what ``import-config --json`` prints; cells are numbers and switches where they can."""
+    """Return what ``import-config --json`` prints; cells are numbers where they can be."""
     return {
         "framework": found.framework,
         "command": found.command,

@@ -18,6 +18,7 @@ from phaze_opt.validation.attention_training import validate_training_attention
 from phaze_opt.validation.collectives import validate_collectives
 from phaze_opt.validation.expert_exchanges import validate_expert_exchanges
 from phaze_opt.validation.expert_layers import validate_expert_layers
+from phaze_opt.validation.kineto import validate_kineto_trace
 from phaze_opt.validation.measured import (
     UnexpressedRow,
     ValidationRow,
@@ -119,6 +120,12 @@ def validate_own(group: ValidationGroup | None, path: Path) -> Validation:
             f"{' or '.join(OWN)}: say which, for example phaze-opt validate training --csv {path}."
         )
     return Validation(group, tuple(OWN[group](path)), ())
+
+
+def validate_own_trace(path: Path, accelerator: str) -> Validation:
+    """Predict the kernels of a user's trace; see `validate_kineto_trace`."""
+    table, unexpressed = validate_kineto_trace(path, accelerator)
+    return Validation("operators", () if table is None else (table,), unexpressed)
 
 
 def _labelled(table: ValidationTable) -> Callable[[ValidationRow], ValidationRow]:

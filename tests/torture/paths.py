@@ -40,6 +40,7 @@ LINES: tuple[tuple[str, ...], ...] = (
     ("estimate", "experts", "--accelerator", "h100", "--csv", "{}.csv"),
     ("estimate", "dispatch", "--cluster", "dgx-h100", "--csv", "{}.csv"),
     ("validate", "training", "--csv", "{}.csv"),
+    ("validate", "trace", "{}.json", "--accelerator", "h100"),
     ("import-config", "{}.toml"),
     ("import-config", "{}.yml"),
     ("import-config", "{}.sh"),
