@@ -128,6 +128,13 @@ class PointOptions:
     expert_parallel: Annotated[
         int, typer.Option(help="Neighbouring replicas that share the routed experts out.")
     ] = 1
+    expert_tensor_parallel: Annotated[
+        int,
+        typer.Option(
+            help="Neighbouring devices over which each expert is split, if not those of the "
+            "tensor-parallel group (0); with another number --sequence-parallel."
+        ),
+    ] = 0
     dispatcher: Annotated[Dispatcher, typer.Option(help="What sends tokens to their experts.")] = (
         "nccl"
     )
@@ -331,6 +338,7 @@ class PointOptions:
             interleave=self.interleave,
             residency=self.residency,
             expert_parallel=self.expert_parallel,
+            expert_tensor_parallel=self.expert_tensor_parallel,
             dispatcher=self.dispatcher,
             expert_imbalance=self.expert_imbalance,
             precision=self.precision,

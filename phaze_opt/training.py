@@ -346,6 +346,11 @@ class Training:
         Whether the products that make weight gradients add them up over microbatches themselves,
         see `phaze_opt.workload.fused_accumulation`. Nothing changes at stages 2 and 3 of ZeRO,
         where each replica adds up its share of what has been reduced.
+    expert_tensor_parallel
+        Neighbouring devices over which each routed expert is split; 0 for the tensor-parallel
+        group, whatever its degree. With another number than that, sequence parallelism must give
+        the devices of that group tokens of their own, and groups of ``expert_tensor_parallel`` ×
+        ``expert_parallel`` devices hold all experts once: a multiple of the tensor-parallel group.
     """
 
     global_batch: int
@@ -374,6 +379,7 @@ class Training:
     context_kind: ContextKind = "ring"
     recompute_parts: str = ""
     fused_accumulation: bool = False
+    expert_tensor_parallel: int = 0
 
     def __repr__(self) -> str:
         return short_repr(self)
@@ -397,6 +403,8 @@ class Training:
 
         check_size("expert_parallel", self.expert_parallel, MOST_SAMPLES)
         check_size("context_parallel", self.context_parallel, MOST_SAMPLES)
+        if self.expert_tensor_parallel != 0:
+            check_size("expert_tensor_parallel", self.expert_tensor_parallel, MOST_SAMPLES)
         for part in self.parts_again:
             if part.rpartition(".")[2] not in RECOMPUTE_PARTS:
                 raise unknown_name("part in recompute_parts:", part, RECOMPUTE_PARTS)
@@ -457,10 +465,30 @@ class Training:
         """The most replicas that a batch has work for, as `microbatches` counts them."""
         return self.global_batch // self.microbatch * self.context_parallel
 
+    def expert_devices(self, tensor: int) -> int:
+        """Return the devices that hold all routed experts once, neighbours of some groups.
+
+        Parameters
+        ----------
+        tensor
+            Devices of a tensor-parallel group.
+        """
+        return self.expert_parallel * (self.expert_tensor_parallel or tensor)
+
+    def expert_replicas(self, tensor: int) -> int:
+        """Return the replicas of all else that hold the routed experts once, see above."""
+        return self.expert_devices(tensor) // tensor
+
+    def replica_step(self, tensor: int) -> int:
+        """Return what the number of replicas of so many devices is a multiple of."""
+        return math.lcm(self.expert_replicas(tensor), self.context_parallel)
+
     @property
-    def replica_step(self) -> int:
-        """What the number of replicas is a multiple of."""
-        return math.lcm(self.expert_parallel, self.context_parallel)
+    def has_tensor_groups_only(self) -> bool:
+        """Whether layers send nothing beyond the tensor-parallel group."""
+        return self.expert_parallel == self.context_parallel == 1 and not (
+            self.expert_tensor_parallel
+        )
 
     @property
     def schedule_of_chunk(self) -> PipelineScheduleName:

@@ -46,6 +46,7 @@ HANDLED: Mapping[str, Mapping[str, tuple[object, ...]]] = {
         "expert_parallel": _EVERY,
         "dispatcher": ("nccl", "deepep", "hybridep", "ideal"),
         "expert_imbalance": _EVERY,
+        "expert_tensor_parallel": _EVERY,
         # Of the variant, and of the replicas, among which a sequence's devices count.
         "context_parallel": _EVERY,
         "context_kind": ("ring", "a2a", "gather"),

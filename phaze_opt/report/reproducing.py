@@ -35,6 +35,7 @@ _OPTIONS = (
     "context_parallel",
     "context_kind",
     "recompute_parts",
+    "expert_tensor_parallel",
 )
 """Fields of `Training` that are options of ``evaluate`` with a value."""
 

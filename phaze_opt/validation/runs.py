@@ -228,6 +228,7 @@ def _as_if_it_fitted(
 def _as_it_may_have_run(options: dict[str, str]) -> Iterator[tuple[CostedPoint, Evaluation]]:
     """Evaluate one measured run at every microbatch and interleaving that it may have had."""
     context = int(options.get("context_parallel") or 1)
+    of_expert = int(options.get("expert_tensor_parallel") or 0)
     three = (int(options[axis]) for axis in ("pipeline", "data", "tensor"))
     degrees = Degrees(*three)._replace(context=context)
     microbatches = tuple(int(size) for size in options["microbatches"].split())
@@ -242,6 +243,7 @@ def _as_it_may_have_run(options: dict[str, str]) -> Iterator[tuple[CostedPoint, 
         microbatch=microbatches,
         sequence_parallel=sequence_parallel,
         context_parallel=(context,),
+        expert_tensor_parallel=(of_expert,),
     )
     schedules: dict[str, Schedule] = {}
     chunks = (int(count) for count in options["interleave"].split())
@@ -261,6 +263,7 @@ def _as_it_may_have_run(options: dict[str, str]) -> Iterator[tuple[CostedPoint, 
             launch=software.launch,
             gradient_dtype=software.gradient_dtype,
             expert_parallel=int(options.get("expert_parallel") or 1),
+            expert_tensor_parallel=of_expert,
             dispatcher=cast(Dispatcher, options.get("dispatcher") or "nccl"),
             accumulation_dtype=software.accumulation_dtype,
             fused_accumulation=_fuses_accumulation(options, software),

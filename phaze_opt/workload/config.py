@@ -368,6 +368,25 @@ class TransformerConfig:
                 f"sequence of {self.sequence} tokens is not a multiple of {tensor_degree}."
             )
 
+    def require_expert_tensor(self, expert_tensor: int, *, model: str) -> None:
+        """Refuse devices that cannot split every routed expert.
+
+        Raises
+        ------
+        InputError
+            If there are no routed experts, or their width cannot be split so.
+        """
+        if not self.experts:
+            raise InputError(
+                f"expert_tensor_parallel is {expert_tensor}, but {model} has no routed experts; it "
+                "must be 0."
+            )
+        if self.experts.feed_forward % expert_tensor:
+            raise InputError(
+                f"expert_tensor_parallel is {expert_tensor}, but it must divide the width "
+                f"{self.experts.feed_forward} of the experts of {model}."
+            )
+
     def tensor_degrees(self) -> tuple[int, ...]:
         """Return those of `TENSOR_DEGREES` that divide the model."""
         return tuple(

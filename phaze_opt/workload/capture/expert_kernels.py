@@ -47,6 +47,22 @@ differentiate(combine_rows, permute_rows, lambda inputs, _: inputs[1:])
 
 
 @shape_only
+def expert_all_gather(x: Tensor, devices: int) -> Tensor:
+    """Collect the tokens of all devices over which each expert is split."""
+    return x.new_empty((x.shape[0] * devices, *x.shape[1:]))
+
+
+@shape_only
+def expert_reduce_scatter(x: Tensor, devices: int) -> Tensor:
+    """Sum the partial results of these devices; each gets those of its own tokens."""
+    return x.new_empty((x.shape[0] // devices, *x.shape[1:]))
+
+
+differentiate(expert_all_gather, expert_reduce_scatter, lambda inputs, _: inputs[1:])
+differentiate(expert_reduce_scatter, expert_all_gather, lambda inputs, _: inputs[1:])
+
+
+@shape_only
 def grouped_product(
     rows: Tensor, weight: Tensor, bias: Tensor | None, tile: int, devices: int
 ) -> Tensor:

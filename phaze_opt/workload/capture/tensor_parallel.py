@@ -21,10 +21,19 @@ DTYPE = torch.bfloat16
 
 @dataclass(frozen=True)
 class TensorGroup:
-    """The tensor-parallel group of a layer."""
+    """The tensor-parallel group of a layer.
+
+    Attributes
+    ----------
+    tensor_degree, sequence_parallel
+        Its devices, and whether they split the residual stream too.
+    expert_tensor
+        Devices over which each routed expert is split, where that is not this group; 0 if it is.
+    """
 
     tensor_degree: int = 1
     sequence_parallel: bool = False
+    expert_tensor: int = 0
 
     @property
     def splits_sequence(self) -> bool:
