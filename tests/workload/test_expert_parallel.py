@@ -73,6 +73,44 @@ def test_shares_add_up(model: str, tensor: tuple[int, bool], devices: int) -> No
                     assert less == 2 * (routed - local)
 
 
+@settings(max_examples=15, deadline=None)
+@given(st.sampled_from(MODELS), st.sampled_from([1, 2, 4]), st.sampled_from([1, 2, 4, 8]))
+def test_shares_of_split_experts_add_up(model: str, tensor: int, width: int) -> None:
+    """Over `width` devices: parameters, FLOPs, and rows; all but the experts is as it was."""
+    plain = _variant(model, tensor, True)
+    (apart,) = load_workload(
+        model,
+        tensor_parallel=(tensor,),
+        sequence_parallel=True,
+        expert_tensor_parallel=(width,),
+    ).variants
+    assert (apart == plain) == (width == tensor)
+    assert (apart.expert_tensor or tensor) == width
+    assert apart.forward_flops == plain.forward_flops  # each has its own tokens
+    for own, other in zip(apart.layers, plain.layers, strict=True):
+        routed, of_group = own.routed_parameters or 0, other.routed_parameters or 0
+        assert width * routed == tensor * of_group
+        assert own.parameters - routed == other.parameters - of_group
+        assert own.backward.flops == other.backward.flops
+        for graph, as_before in zip(_passes(own), _passes(other), strict=True):
+            for kind in ("weight", "weight_gradient"):
+                less = _weight_bytes(as_before, kind) - _weight_bytes(graph, kind)
+                if _weight_bytes(as_before, kind) and graph is not own.selective_recompute:
+                    assert less == 2 * (of_group - routed)
+        gathered = [
+            operator.collective.neighbours
+            for operator in own.forward.operators
+            if operator.collective and operator.collective.neighbours
+        ]
+        expected = 4 if routed and width not in (1, tensor) else 0
+        assert gathered == [width] * expected  # tokens, weights, which experts, and results
+    shared = _shared(apart, 8, expert_tensor_parallel=width)
+    for layer in shared.layers:
+        for _, exchange in _exchanges(layer.forward):
+            assert (exchange.stride or tensor) == width
+            assert exchange.tokens * tensor == width * model_config(model).sequence
+
+
 @settings(max_examples=20, deadline=None)
 @given(st.sampled_from(MODELS), degrees, st.sampled_from([2, 8]))
 def test_rows_are_sent_there_and_back(model: str, tensor: tuple[int, bool], devices: int) -> None:
