@@ -141,6 +141,13 @@ class PointOptions:
     expert_imbalance: Annotated[
         float, typer.Option(help="Rows of the device with the most, relative to even routing.")
     ] = 1.0
+    expert_capacity: Annotated[
+        float,
+        typer.Option(
+            help="Rows of every expert, relative to even routing: tokens beyond are dropped, fewer "
+            "filled up. 0: the tokens that come."
+        ),
+    ] = 0.0
     recompute_parts: Annotated[
         str,
         typer.Option(
@@ -341,6 +348,7 @@ class PointOptions:
             expert_tensor_parallel=self.expert_tensor_parallel,
             dispatcher=self.dispatcher,
             expert_imbalance=self.expert_imbalance,
+            expert_capacity=self.expert_capacity,
             precision=self.precision,
             attention_precision=self.attention_precision,
             **self._fp8_weights(),

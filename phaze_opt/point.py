@@ -339,7 +339,8 @@ def captured_variants(point: Point) -> list[WorkloadVariant]:
 def _captured(workload: Workload, training: Training) -> list[WorkloadVariant]:
     """Return the variants of a training, at any tensor degree."""
     shape = training.microbatch, training.sequence_parallel, training.context_parallel
-    return list(workload.variants_for(*shape, training.expert_tensor_parallel))
+    experts = training.expert_tensor_parallel, training.expert_capacity
+    return list(workload.variants_for(*shape, *experts))
 
 
 def _shared_out(variants: Sequence[WorkloadVariant], training: Training) -> list[WorkloadVariant]:
@@ -380,6 +381,8 @@ def _of_degrees(
         wanted += f" with context_parallel {shared}" if shared > 1 else ""
         apart = training.expert_tensor_parallel
         wanted += f" with expert_tensor_parallel {apart}" if apart else ""
+        capacity = training.expert_capacity
+        wanted += f" with expert_capacity {capacity:g}" if capacity else ""
         raise InputError(
             f"{workload.model} is not captured at microbatch {training.microbatch} and {wanted}; "
             f"captured tensor degrees: {tensor_degrees}."

@@ -251,7 +251,7 @@ RECOMPUTE_PARTS = (
 )
 """What `Training.recompute_parts` may name; see `phaze_opt.workload.recompute_parts`."""
 MOST_IMBALANCE = 64.0
-"""Largest `Training.expert_imbalance`."""
+"""Largest `Training.expert_imbalance`, and `Training.expert_capacity`."""
 
 
 @hashed_once
@@ -351,6 +351,10 @@ class Training:
         group, whatever its degree. With another number than that, sequence parallelism must give
         the devices of that group tokens of their own, and groups of ``expert_tensor_parallel`` ×
         ``expert_parallel`` devices hold all experts once: a multiple of the tensor-parallel group.
+    expert_capacity
+        Rows that every expert has of the tokens of each device, relative to even routing: tokens
+        beyond them are dropped, fewer are filled up to them. 0 where each has the tokens that come.
+        Shared out, only the dispatcher ``nccl`` sends them.
     """
 
     global_batch: int
@@ -380,6 +384,7 @@ class Training:
     recompute_parts: str = ""
     fused_accumulation: bool = False
     expert_tensor_parallel: int = 0
+    expert_capacity: float = 0.0
 
     def __repr__(self) -> str:
         return short_repr(self)
@@ -418,7 +423,29 @@ class Training:
                 f"expert_imbalance is {self.expert_imbalance}, but it must be between 1 and "
                 f"{MOST_IMBALANCE:g}."
             )
+        self._check_capacity()
         self._check_fp8_weights()
+
+    def _check_capacity(self) -> None:
+        """Refuse a capacity that is none, or contradicts another option."""
+        capacity = self.expert_capacity
+        if capacity == 0.0:
+            return
+        if not 0.0 < capacity <= MOST_IMBALANCE:
+            raise InputError(
+                f"expert_capacity is {capacity}, but it must be 0, or above it and at most "
+                f"{MOST_IMBALANCE:g}."
+            )
+        if self.expert_imbalance != 1.0:
+            raise InputError(
+                f"expert_imbalance is {self.expert_imbalance}, but with an expert_capacity of "
+                f"{capacity} every expert has the same rows; it must be 1."
+            )
+        if self.expert_parallel > 1 and self.dispatcher != "nccl":
+            raise InputError(
+                f"dispatcher is {self.dispatcher}, but with an expert_capacity of {capacity} it "
+                "must be nccl: the others send the tokens that come."
+            )
 
     def _check_fp8_weights(self) -> None:
         """Refuse weights in fp8 where no software has them, or nothing keeps their precision."""

@@ -190,6 +190,7 @@ def _captured(after: Point, load: LoadWorkload) -> Workload:
         tensor=after.placement[2] if isinstance(after.placement, tuple) else None,
         context_parallel=after.training.context_parallel,
         expert_tensor_parallel=after.training.expert_tensor_parallel,
+        expert_capacity=after.training.expert_capacity,
     )
 
 

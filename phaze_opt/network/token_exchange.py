@@ -213,7 +213,7 @@ def exchange_cost(
     """
     size_bytes, devices = exchange.tokens * exchange.row_bytes, exchange.devices
     if devices == 1 or exchange.dispatcher == "nccl":
-        return collective_cost("all_to_all", size_bytes * exchange.top_k, devices, cluster, stride)
+        return collective_cost("all_to_all", exchange.size_bytes, devices, cluster, stride)
     rates = dispatcher_rates(exchange.dispatcher, cluster)
     routed = exchange.experts, exchange.top_k, exchange.groups, exchange.top_groups
     levels = cluster.levels[: outermost_level(devices, cluster, stride) + 1]

@@ -47,6 +47,7 @@ HANDLED: Mapping[str, Mapping[str, tuple[object, ...]]] = {
         "dispatcher": ("nccl", "deepep", "hybridep", "ideal"),
         "expert_imbalance": _EVERY,
         "expert_tensor_parallel": _EVERY,
+        "expert_capacity": _EVERY,  # of the variant, which is captured for it
         # Of the variant, and of the replicas, among which a sequence's devices count.
         "context_parallel": _EVERY,
         "context_kind": ("ring", "a2a", "gather"),

@@ -36,6 +36,7 @@ _OPTIONS = (
     "context_kind",
     "recompute_parts",
     "expert_tensor_parallel",
+    "expert_capacity",
 )
 """Fields of `Training` that are options of ``evaluate`` with a value."""
 

@@ -113,7 +113,8 @@ def _check_split_experts(
         for workload, split in itertools.product(workloads, splits):
             shape = workload.variants[0].microbatch, bool(split)
             shared = workload.variants[0].context_parallel or 1
-            captured = list(workload.variants_for(*shape, shared, width))
+            capacity = workload.variants[0].expert_capacity or 0.0
+            captured = list(workload.variants_for(*shape, shared, width, capacity))
             if not captured:
                 raise InputError(
                     f"expert_tensor_parallel is {width}, but without sequence_parallel no tensor "
@@ -337,6 +338,9 @@ def _capture(
         "context_parallel": space.values_of("context_parallel") or (spec.context_parallel,),
         "expert_tensor_parallel": (
             space.values_of("expert_tensor_parallel") or (spec.expert_tensor_parallel,)
+        ),
+        "expert_capacity": tuple(
+            float(each) for each in space.values_of("expert_capacity") or (spec.expert_capacity,)
         ),
     }
     captured = [load_workload(run.model, sequence_parallel=bool(sp), **options) for sp in split]

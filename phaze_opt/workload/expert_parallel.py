@@ -279,13 +279,24 @@ def _exchange(
     operator = graph.operators[index]
     rows, columns = operator.vector[0].rows, operator.vector[0].columns
     is_dispatch = operator.id.startswith(_SENT_AFTER)
-    # Tokens, which sorting reads and summing writes.
+    chosen = sum(
+        read.elements
+        for tensor in graph.tensors
+        if tensor.dtype == "int32"
+        for read in tensor.readers
+        if read.operator == index
+    )
+    # Tokens, which sorting reads and summing writes; with dropped ones it does not read all.
     elements = [
         count
         for tensor in graph.tensors
         if tensor.dtype != "int32"
         for count in (
-            [r.elements for r in tensor.readers if r.operator == index]
+            [
+                tensor.elements if rows < chosen else read.elements
+                for read in tensor.readers
+                if read.operator == index
+            ]
             if is_dispatch
             else [written for writer, written in tensor.writers if writer == index]
         )
@@ -294,7 +305,7 @@ def _exchange(
     row_bytes = columns * 2
     exchange = TokenExchange(
         tokens=sharing.rows(tokens),
-        top_k=rows // tokens,
+        top_k=chosen // tokens,
         experts=experts,
         devices=sharing.devices,
         row_bytes=row_bytes,
@@ -303,10 +314,11 @@ def _exchange(
         groups=sharing.groups[0],
         top_groups=sharing.groups[1],
         stride=sharing.stride,
+        rows=UNSET if rows == chosen else rows,
     )
     kind: CollectiveKind = "dispatch" if is_dispatch else "combine"
-    size_bytes = exchange.tokens * exchange.top_k * row_bytes
-    return Operator(f"{kind}_{index}", collective=Collective(kind, size_bytes, exchange))
+    sent = Collective(kind, exchange.size_bytes, exchange)
+    return Operator(f"{kind}_{index}", collective=sent)
 
 
 def _moved(

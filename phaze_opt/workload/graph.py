@@ -145,6 +145,8 @@ class TokenExchange:
         Whether the layout is new: a backward sends as its forward did.
     groups, top_groups
         See `phaze_opt.workload.experts.Experts`.
+    rows
+        Of all experts, where each has a fixed number of them.
     """
 
     tokens: Dimension
@@ -157,6 +159,12 @@ class TokenExchange:
     groups: Dimension = 1
     top_groups: Dimension = 1
     stride: Dimension | UnsetType = UNSET
+    rows: Dimension | UnsetType = UNSET
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of the rows of all chosen experts."""
+        return (self.rows or self.tokens * self.top_k) * self.row_bytes
 
 
 @dataclass(frozen=True)
@@ -521,6 +529,8 @@ class WorkloadVariant:
         the attention to the others (`phaze_opt.workload.context_parallel`). Not set for 1.
     expert_tensor
         Devices over which each routed expert is split; not set for the tensor-parallel group.
+    expert_capacity
+        Rows of an expert as in `phaze_opt.training.Training`; not set for the tokens that come.
     layers
         The distinct layers.
     nodes
@@ -537,16 +547,17 @@ class WorkloadVariant:
     edges: tuple[tuple[Size, Size, Size], ...]
     context_parallel: Positive | UnsetType = UNSET
     expert_tensor: Positive | UnsetType = UNSET
+    expert_capacity: float | UnsetType = UNSET
 
     @property
-    def options(self) -> tuple[int, int, bool, int, int]:
+    def options(self) -> tuple[int, int, bool, int, int, float]:
         """What it was captured for: tensor degree, microbatch, how sequences and experts are split.
 
         Experts as in `phaze_opt.training.Training`, but as the tensor-parallel group's where that
         is the same.
         """
         split = self.sequence_parallel, self.context_parallel or 1, self.expert_tensor or 0
-        return self.tensor_parallel, self.microbatch, *split
+        return self.tensor_parallel, self.microbatch, *split, self.expert_capacity or 0.0
 
     @cached_property
     def names(self) -> tuple[str, ...]:
@@ -611,7 +622,7 @@ class Workload(PrintsAsTables):
         Number of parameters of the whole model; tied weights count once.
     variants
         One per captured ``(tensor_parallel, microbatch, sequence_parallel, context_parallel,
-        expert_tensor)``.
+        expert_tensor, expert_capacity)``.
     active_parameters
         Those among ``parameters`` that work on a token; not set where all of them do.
     """
@@ -640,6 +651,7 @@ class Workload(PrintsAsTables):
         sequence_parallel: bool = False,
         context_parallel: int = 1,
         expert_tensor: int = 0,
+        expert_capacity: float = 0.0,
     ) -> Iterator[WorkloadVariant]:
         """Yield the captured variants of one microbatch, by rising tensor degree.
 
@@ -650,6 +662,8 @@ class Workload(PrintsAsTables):
             if variant.microbatch != microbatch:
                 continue
             if (variant.context_parallel or 1) != context_parallel:
+                continue
+            if (variant.expert_capacity or 0.0) != expert_capacity:
                 continue
             if (variant.expert_tensor or 0) != expert_tensor_of(
                 variant.tensor_parallel, expert_tensor

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import os
 from collections.abc import Sequence
 from dataclasses import replace
@@ -46,6 +47,7 @@ def load_workload(
     attention: AttentionKind | None = None,
     context_parallel: Sequence[int] = (1,),
     expert_tensor_parallel: Sequence[int] = (0,),
+    expert_capacity: Sequence[float] = (0.0,),
 ) -> Workload:
     """Return a model at some tensor degrees and microbatches, from the cache where possible.
 
@@ -72,6 +74,9 @@ def load_workload(
         Over how many devices each routed expert is split, 0 for those of the tensor-parallel
         group; captured in every combination with tensor degrees that are this number or 1, or
         split the sequence.
+    expert_capacity
+        Rows of every expert relative to even routing, 0 for the tokens that come; captured in
+        every combination, too.
 
     Raises
     ------
@@ -88,7 +93,7 @@ def load_workload(
                 f"{model} is captured with its own attention; it cannot be changed to {attention}."
             )
         pairs = _splits(tensor_parallel, expert_tensor_parallel, sequence_parallel)
-        shape = pairs, microbatch, sequence_parallel, context_parallel
+        shape = pairs, microbatch, sequence_parallel, context_parallel, expert_capacity
         return _from_file(model, shape, sequence)
     config = model_config(model, sequence)
     _refuse_unstated_sequence(config, model, sequence)
@@ -101,8 +106,10 @@ def load_workload(
     for of_expert in filter(None, expert_tensor_parallel):
         config.require_expert_tensor(of_expert, model=model)
     cached: list[CachedVariant] = []
-    for devices in sorted(set(context_parallel)) or (0,):
+    shared = sorted(set(context_parallel)) or (0,)
+    for devices, capacity in itertools.product(shared, sorted(set(expert_capacity))):
         share = _share_of_tokens(config, model, devices)
+        share = share.with_expert_capacity(capacity, model=model)
         _refuse_impossible(share, model, tensor_parallel, microbatch, sequence_parallel)
         keys = [
             CaptureKey(
@@ -115,7 +122,8 @@ def load_workload(
             for tensor_degree, of_expert in pairs
             for samples in sorted(set(microbatch))
         ]
-        cached += [_as_shared(read_variant(key) or _capture(key), devices) for key in keys]
+        found = (read_variant(key) or _capture(key) for key in keys)
+        cached += [_as_shared(each, devices, capacity) for each in found]
     return Workload(
         model=name,
         sequence=config.sequence,
@@ -136,6 +144,7 @@ class LoadWorkload(Protocol):
         tensor: int | None,
         context_parallel: int = 1,
         expert_tensor_parallel: int = 0,
+        expert_capacity: float = 0.0,
     ) -> Workload:
         """Load it at one tensor degree, or at all tensor degrees that divide it (``None``).
 
@@ -164,6 +173,7 @@ def model_loader(
         tensor: int | None,
         context_parallel: int = 1,
         expert_tensor_parallel: int = 0,
+        expert_capacity: float = 0.0,
     ) -> Workload:
         return load_workload(
             model,
@@ -174,6 +184,7 @@ def model_loader(
             attention=attention,
             context_parallel=(context_parallel,),
             expert_tensor_parallel=(expert_tensor_parallel,),
+            expert_capacity=(expert_capacity,),
         )
 
     return load
@@ -262,7 +273,7 @@ def _is_captured(model: str) -> bool:
 
 def _from_file(
     model: str,
-    shape: tuple[Sequence[tuple[int, int]], Sequence[int], bool, Sequence[int]],
+    shape: tuple[Sequence[tuple[int, int]], Sequence[int], bool, Sequence[int], Sequence[float]],
     sequence: int | None,
 ) -> Workload:
     """Read a captured workload and choose the variants that were asked for."""
@@ -358,11 +369,13 @@ def _splits(
     return sorted(pairs)
 
 
-def _as_shared(cached: CachedVariant, devices: int) -> CachedVariant:
-    """Say of a capture among how many devices its sequences are shared."""
-    if devices == 1:
+def _as_shared(cached: CachedVariant, devices: int, capacity: float) -> CachedVariant:
+    """Say of a capture how many devices share its sequences, and how many rows experts have."""
+    if devices == 1 and capacity == 0.0:
         return cached
-    return replace(cached, variant=replace(cached.variant, context_parallel=devices))
+    shared = UNSET if devices == 1 else devices
+    variant = replace(cached.variant, context_parallel=shared, expert_capacity=capacity or UNSET)
+    return replace(cached, variant=variant)
 
 
 def _refuse_impossible(

@@ -141,6 +141,7 @@ def test_what_cannot_be_captured_is_left_out() -> None:
         tensor: int | None,
         context_parallel: int = 1,
         expert_tensor_parallel: int = 0,
+        expert_capacity: float = 0.0,
     ) -> Workload:
         assert context_parallel == 1
         if (microbatch, sequence_parallel, tensor) != (4, False, 1):

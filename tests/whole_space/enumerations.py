@@ -115,7 +115,7 @@ CASES: dict[str, dict[str, Any]] = {
         "optimizer": "adam",
         "cluster": "dgx-h100",
         "global_batch": 256,
-        "dispatcher": "deepep",
+        "expert_capacity": 1.5,
         "sequence_parallel": True,
         "tensor_parallel": (1, 2),
         "space": Space(

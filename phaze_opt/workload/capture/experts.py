@@ -45,10 +45,11 @@ class RoutedExperts(nn.Module):
         self.down_bias = parameter(experts.count, hidden) if experts.bias else None
 
     def forward(self, rows: Tensor, weights: Tensor) -> Tensor:
-        """Return the weighted results of all rows."""
-        inner = expert_kernels.grouped_product(rows, self.up, self.up_bias, TILE_ROWS, 1)
+        """Return the weighted results of all rows, of which there is one at most per weight."""
+        asked = min(len(rows), weights.numel())
+        inner = expert_kernels.grouped_product(rows, self.up, self.up_bias, TILE_ROWS, 1, asked)
         inner = expert_kernels.expert_activation(inner, weights, self.activation)
-        return expert_kernels.grouped_product(inner, self.down, self.down_bias, TILE_ROWS, 1)
+        return expert_kernels.grouped_product(inner, self.down, self.down_bias, TILE_ROWS, 1, asked)
 
 
 class MixtureOfExperts(nn.Module):
@@ -81,9 +82,10 @@ class MixtureOfExperts(nn.Module):
         weights, chosen = expert_kernels.route(self.router(x), self.shape.top_k, self.shape.scores)
         tokens, weights, chosen = (self._gathered(y) for y in (x, weights, chosen))
         of_tokens = chosen.flatten(0, 1)
-        rows = expert_kernels.permute_rows(tokens.flatten(0, 1), of_tokens)
+        count = self.shape.rows(of_tokens.numel())
+        rows = expert_kernels.permute_rows(tokens.flatten(0, 1), of_tokens, count)
         rows = self.experts(rows, weights.flatten(0, 1))
-        partial = expert_kernels.combine_rows(rows, of_tokens)
+        partial = expert_kernels.combine_rows(rows, of_tokens, count)
         return self._summed(partial.view(tokens.shape))
 
     def _gathered(self, x: Tensor) -> Tensor:

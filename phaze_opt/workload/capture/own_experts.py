@@ -129,11 +129,12 @@ class OwnExperts(nn.Module):
         flat = tokens.reshape(-1, tokens.shape[-1])
         if self.group.tensor_degree > 1:
             flat, weights = copy_to_group(flat), copy_to_group(weights)
-        rows = expert_kernels.permute_rows(flat, chosen)
-        inner = expert_kernels.grouped_product(rows, up, self.up_bias, TILE_ROWS, 1)
+        count = chosen.numel()
+        rows = expert_kernels.permute_rows(flat, chosen, count)
+        inner = expert_kernels.grouped_product(rows, up, self.up_bias, TILE_ROWS, 1, count)
         inner = expert_kernels.expert_activation(inner, weights, self.network.activation)
-        rows = expert_kernels.grouped_product(inner, down, self.down_bias, TILE_ROWS, 1)
-        result = sum_over_group(expert_kernels.combine_rows(rows, chosen), self.group)
+        rows = expert_kernels.grouped_product(inner, down, self.down_bias, TILE_ROWS, 1, count)
+        result = sum_over_group(expert_kernels.combine_rows(rows, chosen, count), self.group)
         return result.view(tokens.shape)
 
     def _matrices(self, hidden: int) -> tuple[Tensor, Tensor]:
@@ -177,8 +178,8 @@ class OwnExperts(nn.Module):
             missing = "how many experts a token has" if self._router else "its router"
             raise InputError(
                 f"{self.name} is planned as experts and called with tokens alone, but {missing} is "
-                f"not known: the router is an nn.Linear with {self.network.experts} outputs, and an "
-                'attribute top_k, or the style "experts:2" in the plan, says how many.'
+                f"not known: the router is an nn.Linear with {self.network.experts} outputs, and "
+                'an attribute top_k, or the style "experts:2" in the plan, says how many.'
             )
         logits = self.get_submodule(self._router)(tokens)
         weights, chosen = expert_kernels.route(logits, self.top_k, "softmax")

@@ -221,7 +221,8 @@ class RepeatedLinear(nn.Module):
         if self.devices == 1:
             return functional.linear(x, self.weight, self.bias)
         weight = self.weight.unsqueeze(0)
-        rows = expert_kernels.grouped_product(x.flatten(0, 1), weight, None, 1, self.devices)
+        flat = x.flatten(0, 1)
+        rows = expert_kernels.grouped_product(flat, weight, None, 1, self.devices, len(flat))
         result = rows.view(*x.shape[:2], -1)
         return result if self.bias is None else result + self.bias
 
