@@ -128,12 +128,26 @@ class PointOptions:
     expert_parallel: Annotated[
         int, typer.Option(help="Neighbouring replicas that share the routed experts out.")
     ] = 1
+    expert_tensor_parallel: Annotated[
+        int,
+        typer.Option(
+            help="Neighbouring devices over which each expert is split, if not those of the "
+            "tensor-parallel group (0); with another number --sequence-parallel."
+        ),
+    ] = 0
     dispatcher: Annotated[Dispatcher, typer.Option(help="What sends tokens to their experts.")] = (
         "nccl"
     )
     expert_imbalance: Annotated[
         float, typer.Option(help="Rows of the device with the most, relative to even routing.")
     ] = 1.0
+    expert_capacity: Annotated[
+        float,
+        typer.Option(
+            help="Rows of every expert, relative to even routing: tokens beyond are dropped, fewer "
+            "filled up. 0: the tokens that come."
+        ),
+    ] = 0.0
     recompute_parts: Annotated[
         str,
         typer.Option(
@@ -331,8 +345,10 @@ class PointOptions:
             interleave=self.interleave,
             residency=self.residency,
             expert_parallel=self.expert_parallel,
+            expert_tensor_parallel=self.expert_tensor_parallel,
             dispatcher=self.dispatcher,
             expert_imbalance=self.expert_imbalance,
+            expert_capacity=self.expert_capacity,
             precision=self.precision,
             attention_precision=self.attention_precision,
             **self._fp8_weights(),

@@ -107,6 +107,8 @@ def named_point(
             sequence_parallel=training.sequence_parallel,
             tensor=degrees[2] if isinstance(degrees, tuple) else None,
             context_parallel=training.context_parallel,
+            expert_tensor_parallel=training.expert_tensor_parallel,
+            expert_capacity=training.expert_capacity,
         )
     else:
         _refuse_beside_object("workload", sequence=sequence, attention=attention)

@@ -30,7 +30,7 @@ from phaze_opt.placement.expert import expert_degrees
 from phaze_opt.placement.placement_problem import ChipRates, PlacementProblem
 from phaze_opt.training import Training
 from phaze_opt.workload.context_parallel import with_context_shared_out
-from phaze_opt.workload.expert_parallel import with_experts_shared_out
+from phaze_opt.workload.expert_parallel import whole_groups, with_experts_shared_out
 from phaze_opt.workload.fused_accumulation import with_fused_accumulation
 from phaze_opt.workload.graph import Workload, WorkloadVariant
 from phaze_opt.workload.recompute_parts import with_parts_run_again
@@ -93,7 +93,7 @@ class CostedPoint:
         own, layers = self.problem, {}
         for tensor in (tensor for tensor in self.estimated if tensor <= cluster.devices):
             same = tensor_terms(tensor, cluster) == tensor_terms(tensor, own.cluster)
-            same = same and own.training.replica_step == 1
+            same = same and own.training.has_tensor_groups_only
             layers[tensor] = (own.outline.layers if same else self._without_collectives)[tensor]
         if not layers:
             return math.inf
@@ -339,7 +339,8 @@ def captured_variants(point: Point) -> list[WorkloadVariant]:
 def _captured(workload: Workload, training: Training) -> list[WorkloadVariant]:
     """Return the variants of a training, at any tensor degree."""
     shape = training.microbatch, training.sequence_parallel, training.context_parallel
-    return list(workload.variants_for(*shape))
+    experts = training.expert_tensor_parallel, training.expert_capacity
+    return list(workload.variants_for(*shape, *experts))
 
 
 def _shared_out(variants: Sequence[WorkloadVariant], training: Training) -> list[WorkloadVariant]:
@@ -349,7 +350,7 @@ def _shared_out(variants: Sequence[WorkloadVariant], training: Training) -> list
     add gradients up, last.
     """
     shared = with_context_shared_out(with_parts_run_again(variants, training), training)
-    shared = [with_experts_shared_out(variant, training) for variant in shared]
+    shared = [with_experts_shared_out(each, training) for each in whole_groups(shared, training)]
     return [with_fused_accumulation(variant, training) for variant in shared]
 
 
@@ -378,6 +379,10 @@ def _of_degrees(
         tensor_degrees = ", ".join(str(variant.tensor_parallel) for variant in captured) or "none"
         shared = training.context_parallel
         wanted += f" with context_parallel {shared}" if shared > 1 else ""
+        apart = training.expert_tensor_parallel
+        wanted += f" with expert_tensor_parallel {apart}" if apart else ""
+        capacity = training.expert_capacity
+        wanted += f" with expert_capacity {capacity:g}" if capacity else ""
         raise InputError(
             f"{workload.model} is not captured at microbatch {training.microbatch} and {wanted}; "
             f"captured tensor degrees: {tensor_degrees}."

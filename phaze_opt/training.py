@@ -251,7 +251,7 @@ RECOMPUTE_PARTS = (
 )
 """What `Training.recompute_parts` may name; see `phaze_opt.workload.recompute_parts`."""
 MOST_IMBALANCE = 64.0
-"""Largest `Training.expert_imbalance`."""
+"""Largest `Training.expert_imbalance`, and `Training.expert_capacity`."""
 
 
 @hashed_once
@@ -346,6 +346,15 @@ class Training:
         Whether the products that make weight gradients add them up over microbatches themselves,
         see `phaze_opt.workload.fused_accumulation`. Nothing changes at stages 2 and 3 of ZeRO,
         where each replica adds up its share of what has been reduced.
+    expert_tensor_parallel
+        Neighbouring devices over which each routed expert is split; 0 for the tensor-parallel
+        group, whatever its degree. With another number than that, sequence parallelism must give
+        the devices of that group tokens of their own, and groups of ``expert_tensor_parallel`` ×
+        ``expert_parallel`` devices hold all experts once: a multiple of the tensor-parallel group.
+    expert_capacity
+        Rows that every expert has of the tokens of each device, relative to even routing: tokens
+        beyond them are dropped, fewer are filled up to them. 0 where each has the tokens that come.
+        Shared out, only the dispatcher ``nccl`` sends them.
     """
 
     global_batch: int
@@ -374,6 +383,8 @@ class Training:
     context_kind: ContextKind = "ring"
     recompute_parts: str = ""
     fused_accumulation: bool = False
+    expert_tensor_parallel: int = 0
+    expert_capacity: float = 0.0
 
     def __repr__(self) -> str:
         return short_repr(self)
@@ -397,6 +408,8 @@ class Training:
 
         check_size("expert_parallel", self.expert_parallel, MOST_SAMPLES)
         check_size("context_parallel", self.context_parallel, MOST_SAMPLES)
+        if self.expert_tensor_parallel != 0:
+            check_size("expert_tensor_parallel", self.expert_tensor_parallel, MOST_SAMPLES)
         for part in self.parts_again:
             if part.rpartition(".")[2] not in RECOMPUTE_PARTS:
                 raise unknown_name("part in recompute_parts:", part, RECOMPUTE_PARTS)
@@ -410,7 +423,29 @@ class Training:
                 f"expert_imbalance is {self.expert_imbalance}, but it must be between 1 and "
                 f"{MOST_IMBALANCE:g}."
             )
+        self._check_capacity()
         self._check_fp8_weights()
+
+    def _check_capacity(self) -> None:
+        """Refuse a capacity that is none, or contradicts another option."""
+        capacity = self.expert_capacity
+        if capacity == 0.0:
+            return
+        if not 0.0 < capacity <= MOST_IMBALANCE:
+            raise InputError(
+                f"expert_capacity is {capacity}, but it must be 0, or above it and at most "
+                f"{MOST_IMBALANCE:g}."
+            )
+        if self.expert_imbalance != 1.0:
+            raise InputError(
+                f"expert_imbalance is {self.expert_imbalance}, but with an expert_capacity of "
+                f"{capacity} every expert has the same rows; it must be 1."
+            )
+        if self.expert_parallel > 1 and self.dispatcher != "nccl":
+            raise InputError(
+                f"dispatcher is {self.dispatcher}, but with an expert_capacity of {capacity} it "
+                "must be nccl: the others send the tokens that come."
+            )
 
     def _check_fp8_weights(self) -> None:
         """Refuse weights in fp8 where no software has them, or nothing keeps their precision."""
@@ -457,10 +492,30 @@ class Training:
         """The most replicas that a batch has work for, as `microbatches` counts them."""
         return self.global_batch // self.microbatch * self.context_parallel
 
+    def expert_devices(self, tensor: int) -> int:
+        """Return the devices that hold all routed experts once, neighbours of some groups.
+
+        Parameters
+        ----------
+        tensor
+            Devices of a tensor-parallel group.
+        """
+        return self.expert_parallel * (self.expert_tensor_parallel or tensor)
+
+    def expert_replicas(self, tensor: int) -> int:
+        """Return the replicas of all else that hold the routed experts once, see above."""
+        return self.expert_devices(tensor) // tensor
+
+    def replica_step(self, tensor: int) -> int:
+        """Return what the number of replicas of so many devices is a multiple of."""
+        return math.lcm(self.expert_replicas(tensor), self.context_parallel)
+
     @property
-    def replica_step(self) -> int:
-        """What the number of replicas is a multiple of."""
-        return math.lcm(self.expert_parallel, self.context_parallel)
+    def has_tensor_groups_only(self) -> bool:
+        """Whether layers send nothing beyond the tensor-parallel group."""
+        return self.expert_parallel == self.context_parallel == 1 and not (
+            self.expert_tensor_parallel
+        )
 
     @property
     def schedule_of_chunk(self) -> PipelineScheduleName:

@@ -209,6 +209,36 @@ def test_nothing_is_beside_anything_where_no_experts_are_shared_out() -> None:
     assert point("1x8x2", overlap="experts") == point("1x8x2", overlap="data")
 
 
+def test_more_capacity_takes_longer_and_holds_more() -> None:
+    """Where rows fill no tile more they are sent and held all the same."""
+    times_s, held = [], []
+    for capacity in (0.5, 1.0, 2.0, 8.0):
+        found = point("1x16x1x8", expert_capacity=capacity)
+        assert found.placement
+        times_s.append(seconds(found))
+        held.append(found.placement.stages[0].memory_bytes.stash)
+    assert times_s == sorted(times_s) and held == sorted(set(held))
+    assert seconds(point("1x16x1x8")) == times_s[1]
+    solved = point("solve", expert_parallel=8, expert_capacity=2.0)
+    assert seconds(solved) <= times_s[2]
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"expert_imbalance": 1.5}, "every expert has the same rows; it must be 1"),
+        ({"dispatcher": "deepep", "expert_parallel": 8}, "it must be nccl"),
+        ({"expert_capacity": -1.0}, "must be 0, or above it and at most 64"),
+    ],
+)
+def test_what_contradicts_a_capacity_is_refused(options: dict[str, Any], words: str) -> None:
+    """In one sentence; and so is a model without experts."""
+    with pytest.raises(InputError, match=words):
+        point("1x16x1", **({"expert_capacity": 1.25} | options))
+    with pytest.raises(InputError, match="has no routed experts"):
+        load_workload("gpt2-xl", expert_capacity=(1.25,))
+
+
 def test_a_study_refuses_devices_that_do_not_divide_the_experts() -> None:
     """When it is created, before anything is evaluated."""
     spec = StudySpec(

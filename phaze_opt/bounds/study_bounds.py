@@ -455,7 +455,7 @@ class StudyBounds:
 
 def _network_of(tensor: int, cluster: Cluster, training: Training) -> object:
     """Return all that the layers take from the network: where it is equal, their costs are."""
-    alone = training.replica_step == 1
+    alone = training.has_tensor_groups_only
     return tensor_terms(tensor, cluster) if alone else (tensor, cluster)
 
 

@@ -157,11 +157,14 @@ def _loader(workload: Workload) -> LoadWorkload:
         sequence_parallel: bool,
         tensor: int | None,
         context_parallel: int = 1,
+        expert_tensor_parallel: int = 0,
+        expert_capacity: float = 0.0,
     ) -> Workload:
         captured = {variant.tensor_parallel for variant in workload.variants}
         of_degree = sorted(captured) if tensor is None else (tensor,)
-        shape = of_degree, (microbatch,), sequence_parallel, (context_parallel,)
-        variants = select_variants(workload, *shape)
+        split = [(degree, expert_tensor_parallel) for degree in of_degree]
+        shape = split, (microbatch,), sequence_parallel, (context_parallel,)
+        variants = select_variants(workload, *shape, (expert_capacity,))
         return replace(workload, variants=variants)
 
     if names_a_shape(workload.model):

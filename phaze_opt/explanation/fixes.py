@@ -189,6 +189,8 @@ def _captured(after: Point, load: LoadWorkload) -> Workload:
         sequence_parallel=after.training.sequence_parallel,
         tensor=after.placement[2] if isinstance(after.placement, tuple) else None,
         context_parallel=after.training.context_parallel,
+        expert_tensor_parallel=after.training.expert_tensor_parallel,
+        expert_capacity=after.training.expert_capacity,
     )
 
 

@@ -185,18 +185,19 @@ def operator_cost(collective: Collective, tensor: int, cluster: Cluster) -> Coll
     kind, exchange = collective.kind, collective.exchange
     if kind == "dispatch" or kind == "combine":
         assert exchange
-        return exchange_cost(exchange, cluster, tensor, is_dispatch=kind == "dispatch")
-    context = collective.context
+        stride = exchange.stride or tensor
+        return exchange_cost(exchange, cluster, stride, is_dispatch=kind == "dispatch")
+    context, neighbours = collective.context, collective.neighbours
+    if max(neighbours or 1, context.devices * tensor if context else 1) > cluster.devices:
+        # No placement has such a group, whose layers are only there to say so.
+        return CollectiveCost("none", 0.0, (0.0,) * len(cluster.levels))
     if context:
         devices, size_bytes = context.devices, collective.size_bytes
-        if devices * tensor > cluster.devices:
-            # No placement has such a group, whose layers are only there to say so.
-            return CollectiveCost("none", 0.0, (0.0,) * len(cluster.levels))
         if kind == "ring":
             return ring_cost(size_bytes, context.messages, devices, cluster, tensor)
         return collective_cost(kind, size_bytes, devices, cluster, tensor)
     assert kind != "ring"
-    return collective_cost(kind, collective.size_bytes, tensor, cluster)
+    return collective_cost(kind, collective.size_bytes, neighbours or tensor, cluster)
 
 
 @lru_cache(maxsize=4096)
@@ -225,7 +226,7 @@ def exchange_cost(
     """
     size_bytes, devices = exchange.tokens * exchange.row_bytes, exchange.devices
     if devices == 1 or exchange.dispatcher == "nccl":
-        return collective_cost("all_to_all", size_bytes * exchange.top_k, devices, cluster, stride)
+        return collective_cost("all_to_all", exchange.size_bytes, devices, cluster, stride)
     rates = dispatcher_rates(exchange.dispatcher, cluster)
     routed = exchange.experts, exchange.top_k, exchange.groups, exchange.top_groups
     levels = cluster.levels[: outermost_level(devices, cluster, stride) + 1]

@@ -65,7 +65,8 @@ def bare_layers(
     variant: WorkloadVariant, training: Training, fusion: FusionMode
 ) -> tuple[LayerCost, ...]:
     """Return what `bare_chain` does, of the distinct layers; the designs of a study share it."""
-    return tuple([_bare_layer(layer, training, fusion) for layer in variant.layers])
+    replicas = training.expert_replicas(variant.tensor_parallel)
+    return tuple([_bare_layer(layer, training, fusion, replicas) for layer in variant.layers])
 
 
 @lru_cache(maxsize=128)
@@ -75,10 +76,12 @@ def has_twins(variant: WorkloadVariant, training: Training, fusion: FusionMode) 
     return len({replace(each, name="") for each in bare}) < len(bare)
 
 
-def _bare_layer(layer: Layer, training: Training, fusion: FusionMode) -> LayerCost:
+def _bare_layer(
+    layer: Layer, training: Training, fusion: FusionMode, expert_replicas: int
+) -> LayerCost:
     """Return what the placement needs of one distinct layer, without seconds."""
     stash_bytes, transient_bytes = memory_bytes(layer, training, fusion)
-    others = training.expert_parallel - 1
+    others = expert_replicas - 1
     routed = (layer.routed_parameters or 0) if others else 0
     return LayerCost(
         name=layer.name,

@@ -46,6 +46,8 @@ HANDLED: Mapping[str, Mapping[str, tuple[object, ...]]] = {
         "expert_parallel": _EVERY,
         "dispatcher": ("nccl", "deepep", "hybridep", "ideal"),
         "expert_imbalance": _EVERY,
+        "expert_tensor_parallel": _EVERY,
+        "expert_capacity": _EVERY,  # of the variant, which is captured for it
         # Of the variant, and of the replicas, among which a sequence's devices count.
         "context_parallel": _EVERY,
         "context_kind": ("ring", "a2a", "gather"),

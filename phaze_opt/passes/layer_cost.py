@@ -82,8 +82,8 @@ class LayerCost:
     output_bytes
         Activation to the next layer (and gradient back).
     routed_parameters, elsewhere_parameters
-        Those among ``parameters`` that are a share of the routed experts, and the shares that the
-        other devices of the expert-parallel group have; 0 where experts are not shared out.
+        Those among ``parameters`` that are a share of the routed experts, and as many for each of
+        the other replicas that hold the experts with this one; 0 where experts are not shared out.
     accumulated_parameters
         Those among ``parameters`` whose gradients products of the backward add up, see
         `phaze_opt.workload.fused_accumulation`.

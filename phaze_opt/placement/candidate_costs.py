@@ -361,7 +361,7 @@ class CandidateCosts:
         Of these there are few, so that many candidates share a bound.
         """
         training = self.problem.training
-        shares_out = training.zero > 0 or training.expert_parallel > 1
+        shares_out = training.zero > 0 or training.expert_replicas(candidate.tensor) > 1
         if shares_out or not has_ranges(self.problem.cluster):
             return self.least_tail_term_s(candidate)
         starts = _shared_starts(self.problem.cluster, candidate.stride("data"))
@@ -433,7 +433,8 @@ class CandidateCosts:
         step_s, cast_s = self.problem.step_s_per_parameter, self.problem.cast_s_per_parameter
         shards = shared if training.zero >= 1 else np.ones_like(data)
         tails_s: FloatArray = parameters * (step_s / shards + cast_s)[:, np.newaxis]
-        if order != REPLICAS_INSIDE or training.zero >= 2 or training.expert_parallel > 1:
+        shared_out = training.expert_replicas(tensor) > 1
+        if order != REPLICAS_INSIDE or training.zero >= 2 or shared_out:
             return tails_s
         lines = (synchronisation_kind(training.zero), self.problem.cluster, tensor, data.tobytes())
         each = float(training.reduced_bytes)

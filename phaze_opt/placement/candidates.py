@@ -266,7 +266,7 @@ def _grids_of_degree(
 ) -> Iterator[CandidateGrid]:
     """Yield the candidates of one tensor degree."""
     reach = _reach(cluster)
-    for order in rank_orders(cluster, training):
+    for order in rank_orders(cluster, training, tensor):
         classes = list(_classes(tensor, order, layers, cluster, training, shares_out))
         if not classes:
             return
@@ -297,11 +297,11 @@ def _size_of_degree(
     tensor: int, layers: int, cluster: Cluster, training: Training, shares_out: bool = False
 ) -> DegreeSize:
     """Count the candidates of one tensor degree without listing them."""
-    most, orders = most_data(tensor, cluster, training), rank_orders(cluster, training)
-    if not _has_classes(cluster, training, shares_out):
+    most, orders = most_data(tensor, cluster, training), rank_orders(cluster, training, tensor)
+    if not _has_classes(tensor, cluster, training, shares_out):
         # So many replicas fit at most beside 1, 2, … stages.
         fitting = cluster.devices // (tensor * np.arange(1, layers + 1, dtype=np.int64))
-        each = np.minimum(fitting, most) // training.replica_step
+        each = np.minimum(fitting, most) // training.replica_step(tensor)
         return DegreeSize(len(orders) * int(each.sum()), most)
     firsts = [
         first
@@ -312,9 +312,9 @@ def _size_of_degree(
     return DegreeSize(sum(map(len, firsts)), len(different))
 
 
-def rank_orders(cluster: Cluster, training: Training) -> tuple[RankOrder, ...]:
+def rank_orders(cluster: Cluster, training: Training, tensor: int) -> tuple[RankOrder, ...]:
     """Return the orders of ranks that differ; what shares experts or sequences is together."""
-    only = len(cluster.levels) == 1 or training.replica_step > 1
+    only = len(cluster.levels) == 1 or training.replica_step(tensor) > 1
     return RANK_ORDERS[:1] if only else RANK_ORDERS
 
 
@@ -336,28 +336,34 @@ def _classes(
     for stages in range(1, min(layers, cluster.devices // tensor) + 1):
         fitting = min(most, cluster.devices // (stages * tensor))
         stride = tensor if order == REPLICAS_INSIDE else stages * tensor
-        first = _starts(cluster, training, whole_units(cluster, stride), most, shares_out)
+        units = whole_units(cluster, stride)
+        first = _starts(tensor, cluster, training, units, most, shares_out)
         first = first[: np.searchsorted(first, fitting, side="right")]
         if len(first):
             last = np.append(first[1:] - 1, fitting)
-            yield stages, first, first if training.replica_step > 1 else last
+            yield stages, first, first if training.replica_step(tensor) > 1 else last
 
 
 @lru_cache(maxsize=32)
 def _starts(
-    cluster: Cluster, training: Training, units: WholeUnits, most_data: int, shares_out: bool
+    tensor: int,
+    cluster: Cluster,
+    training: Training,
+    units: WholeUnits,
+    most_data: int,
+    shares_out: bool,
 ) -> IntArray:
     """Return the fewest replicas of every class; where nothing is known, of every number."""
-    if _has_classes(cluster, training, shares_out):
+    if _has_classes(tensor, cluster, training, shares_out):
         begins = _where_microbatches_change(training, most_data)
         return rising_starts(cluster, units, begins, most_data)
-    step = training.replica_step
+    step = training.replica_step(tensor)
     return np.arange(step, most_data + 1, step, dtype=np.int64)
 
 
-def _has_classes(cluster: Cluster, training: Training, shares_out: bool) -> bool:
+def _has_classes(tensor: int, cluster: Cluster, training: Training, shares_out: bool) -> bool:
     """Whether classes have several numbers of replicas."""
-    may_have = training.replica_step == 1 and (training.zero == 0 or shares_out)
+    may_have = training.replica_step(tensor) == 1 and (training.zero == 0 or shares_out)
     return may_have and training.interleave == 1 and has_ranges(cluster)
 
 

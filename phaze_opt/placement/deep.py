@@ -13,7 +13,7 @@ working set, the output of the last layer, and the gradients of each, which go o
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -59,12 +59,13 @@ def is_deep(problem: PlacementProblem) -> bool:
         return False
     is_chain = all(edge == (index, index + 1) for index, edge in enumerate(problem.edges))
     layers = len(next(iter(problem.outline.layers.values())))
-    return is_chain and layers == count and _is_plain(training)
+    return is_chain and layers == count and _is_plain(training, problem.outline.layers)
 
 
-def _is_plain(training: Training) -> bool:
+def _is_plain(training: Training, tensor_degrees: Iterable[int]) -> bool:
     """Whether replicas share nothing out, and stages are one chunk."""
-    return training.zero == 0 and training.interleave == 1 and training.expert_parallel == 1
+    whole = all(training.expert_replicas(tensor) == 1 for tensor in tensor_degrees)
+    return training.zero == 0 and training.interleave == 1 and whole
 
 
 def solve_deep(problem: PlacementProblem) -> Placement:

@@ -67,6 +67,7 @@ def describe(
         time_per_batch_s=time_s,
         time_breakdown_s=_breakdown(costs, layout, heaviest, stages[heaviest], time_s),
         expert=costs.problem.training.expert_parallel,
+        expert_tensor=costs.problem.training.expert_tensor_parallel,
         context=costs.problem.training.context_parallel,
     )
 

@@ -65,7 +65,7 @@ class LeastPlacement:
         )
         given = problem.edges, problem.cluster, problem.training
         self._bare = PlacementProblem({tensor: layers}, *given, 0.0, np.inf)
-        self._degrees = degrees
+        self._degrees, self._tensor = degrees, tensor
         self._most_devices = most_devices
 
     @cached_property
@@ -141,7 +141,7 @@ class LeastPlacement:
             Infinite where no single stage fits the memory, or experts are shared out.
         """
         seconds, chips = self._columns(layers, rates)
-        if self.training.expert_parallel > 1:
+        if self.training.expert_replicas(self._tensor) > 1:
             # Replicas step and add up experts of others, which is not in the candidates.
             return np.full(len(chips), np.inf)
         layers_s = seconds[:, :, self._distinct].sum(axis=(1, 2))

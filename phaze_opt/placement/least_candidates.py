@@ -273,7 +273,8 @@ class _Collector:
 
         Of every group.
         """
-        experts, of_all = self.training.expert_parallel, _lines_of_groups(kind, cluster, groups)
+        experts = self.training.expert_replicas(self.tensor)
+        of_all = _lines_of_groups(kind, cluster, groups)
         if experts == 1:
             return [of_all]
         same = tuple([(data // experts, experts * distance) for data, distance in groups])
@@ -352,7 +353,7 @@ class _Collector:
             ]
             return np.concatenate([np.zeros((4, 0), dtype=np.int64), *map(np.stack, parts)], axis=1)
         fits = degrees.devices <= problem.cluster.devices and degrees.pipeline <= costs.layers
-        fits = fits and degrees.data % self.training.replica_step == 0
+        fits = fits and degrees.data % self.training.replica_step(self.tensor) == 0
         fits = fits and degrees.data <= self.training.most_replicas
         given = [
             (
@@ -361,7 +362,7 @@ class _Collector:
                 RANK_ORDERS.index(order),
                 costs.level(Candidate.of(degrees, order)),
             )
-            for order in rank_orders(problem.cluster, self.training)
+            for order in rank_orders(problem.cluster, self.training, self.tensor)
             if fits
         ]
         return np.array(given, dtype=np.int64).reshape(-1, 4).T
@@ -377,7 +378,7 @@ class _Collector:
     def _whole(self, columns: _Columns, way: IntArray, groups: int) -> IntArray:
         """Return the whole numbers of the candidates, the groups' gathers after what they send."""
         zero = np.where(columns.data > 1, self.zero, 0)
-        experts = self.training.expert_parallel
+        experts = self.training.expert_replicas(self.tensor)
         once, gathers = (zero < 2) & (columns.data > 1), (zero == 1) | (zero == 2)
         # After those of all replicas come those of the replicas with the same experts.
         collectives = 1 if experts == 1 else 2

@@ -353,6 +353,8 @@ class Placement(PrintsAsTables):
         Among how many replicas, which are neighbours, the routed experts are shared out.
     context
         Devices that share every sequence.
+    expert_tensor
+        Devices over which each routed expert is split; 0 for those of the tensor-parallel group.
     """
 
     pipeline: int
@@ -369,6 +371,7 @@ class Placement(PrintsAsTables):
     gap: float | None = None
     expert: int = 1
     context: int = 1
+    expert_tensor: int = 0
 
     def __post_init__(self) -> None:
         check_fields(self)

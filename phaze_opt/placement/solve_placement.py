@@ -104,18 +104,24 @@ def _check(problem: PlacementProblem) -> None:
 def _check_replicas(problem: PlacementProblem) -> None:
     """Refuse more devices of an expert- or context-parallel group than there can be replicas."""
     training = problem.training
-    most = most_data(min(problem.layers), problem.cluster, training)
-    if training.context_parallel > 1 and training.replica_step > most:
+    fewest = min(problem.layers)
+    most = most_data(fewest, problem.cluster, training)
+    if training.context_parallel > 1 and training.replica_step(fewest) > most:
         raise InfeasibleError(
             f"context_parallel is {training.context_parallel} and expert_parallel is "
             f"{training.expert_parallel}, but at most {most} of the {problem.cluster.devices} "
             "devices can hold the same layers, of which there must be a multiple of both."
         )
-    if training.expert_parallel > max(most, 1):
-        raise InfeasibleError(
-            f"expert_parallel is {training.expert_parallel}, but there are at most {most} replicas "
-            f"on {problem.cluster.devices} devices with {training.global_batch} samples per batch."
-        )
+    apart = training.expert_tensor_parallel
+    shares = [(training.expert_replicas(tensor), tensor) for tensor in problem.layers]
+    if any(share <= max(most_data(own, problem.cluster, training), 1) for share, own in shares):
+        return
+    split = f" and expert_tensor_parallel {apart}" if apart else ""
+    raise InfeasibleError(
+        f"expert_parallel is {training.expert_parallel}{split}, but there are at most {most} "
+        f"replicas on {problem.cluster.devices} devices with {training.global_batch} samples per "
+        "batch."
+    )
 
 
 @lru_cache(maxsize=64)
@@ -154,12 +160,17 @@ def _given(problem: PlacementProblem, costs: CandidateCosts, degrees: Degrees) -
             f"{label} with microbatch {training.microbatch} needs a global batch of at least "
             f"{samples}, but it is {training.global_batch}."
         )
-    if data % training.expert_parallel:
+    shares = training.expert_replicas(tensor)
+    if data % shares:
+        apart = training.expert_tensor_parallel
+        split = f", an expert_tensor_parallel of {apart}" if apart else ""
+        multiple = f"{shares}" if apart else "it"
         raise InfeasibleError(
             f"{label} has {data} replicas, but with an expert_parallel of "
-            f"{training.expert_parallel} there must be a multiple of it."
+            f"{training.expert_parallel}{split} there must be a multiple of {multiple}."
         )
-    candidates = [Candidate.of(degrees, order) for order in rank_orders(problem.cluster, training)]
+    orders = rank_orders(problem.cluster, training, tensor)
+    candidates = [Candidate.of(degrees, order) for order in orders]
     if training.interleave > 1:
         answers = [evaluate_interleaved(costs, candidate) for candidate in candidates]
         return min(answers, key=lambda answer: answer.time_per_batch_s)

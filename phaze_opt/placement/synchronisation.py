@@ -135,8 +135,11 @@ class ReplicatedLayers:
         """Network levels over which groups send beside replicas: tensors, experts, sequences."""
         cluster, training = self.problem.cluster, self.problem.training
         used = levels_used(collective_terms("all_reduce", self.tensor, cluster))
-        for devices in (training.expert_parallel, training.context_parallel):
-            used |= levels_used(collective_terms("all_to_all", devices, cluster, self.tensor))
+        of_expert = training.expert_tensor_parallel or self.tensor
+        groups = [(training.expert_parallel, of_expert), (training.context_parallel, self.tensor)]
+        groups += [(of_expert, 1)] if of_expert != self.tensor else []
+        for devices, stride in groups:
+            used |= levels_used(collective_terms("all_to_all", devices, cluster, stride))
         return used
 
     @property
@@ -266,11 +269,12 @@ class ReplicaGroup:
         return self._terms("all_gather")
 
     def _terms(self, kind: CollectiveName) -> GroupTerms:
-        cluster, experts = self.problem.cluster, self.problem.training.expert_parallel
+        cluster = self.problem.cluster
+        experts = self.problem.training.expert_replicas(self.replicated.tensor)
         of_all = collective_terms(kind, self.data, cluster, self.stride)
         if experts == 1:
             return GroupTerms(of_all)
-        # Devices that have the same experts are an expert-parallel group apart.
+        # Devices that have the same share of the experts are as far apart as all shares reach.
         of_same = collective_terms(kind, self.data // experts, cluster, self.stride * experts)
         return GroupTerms(of_all, of_same)
 

@@ -35,6 +35,8 @@ _OPTIONS = (
     "context_parallel",
     "context_kind",
     "recompute_parts",
+    "expert_tensor_parallel",
+    "expert_capacity",
 )
 """Fields of `Training` that are options of ``evaluate`` with a value."""
 

@@ -104,6 +104,8 @@ def placement_words(placement: Placement) -> str:
     pipeline, data, tensor = placement.pipeline, placement.data, placement.tensor
     shared = f" × context-parallel {placement.context}" if placement.context > 1 else ""
     experts = f", experts shared out over {placement.expert}" if placement.expert > 1 else ""
+    if placement.expert_tensor:
+        experts += f", each expert on {counted(placement.expert_tensor, 'device')}"
     return (
         f"{counted(pipeline, 'stage')} × {counted(data, 'replica')} × tensor-parallel {tensor}"
         f"{shared}{experts} ({placement.degrees_text})"

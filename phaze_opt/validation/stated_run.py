@@ -257,6 +257,7 @@ def _as_it_may_have_run(options: Mapping[str, str], software: Software) -> Itera
         microbatch=tuple(choices.get("microbatch", (1,))),
         sequence_parallel=values.get("sequence_parallel", False),
         context_parallel=(context,),
+        expert_tensor_parallel=(values.get("expert_tensor_parallel", 0),),
         sequence=from_text(options["sequence"], int, "sequence") if "sequence" in options else None,
     )
     schedules: dict[str, Schedule] = {}

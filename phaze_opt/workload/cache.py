@@ -33,7 +33,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class CaptureKey:
-    """The model, options and versions of a cached variant."""
+    """The model, options and versions of a cached variant; see `WorkloadVariant`."""
 
     config: TransformerConfig
     tensor_parallel: int
@@ -41,6 +41,7 @@ class CaptureKey:
     sequence_parallel: bool
     capture_version: int = CAPTURE_VERSION
     schema_version: int = SCHEMA_VERSION
+    expert_tensor: int | UnsetType = UNSET
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from msgspec import UNSET, UnsetType
@@ -366,6 +366,41 @@ class TransformerConfig:
             raise InputError(
                 f"{model} cannot use sequence parallelism over {tensor_degree} devices: its "
                 f"sequence of {self.sequence} tokens is not a multiple of {tensor_degree}."
+            )
+
+    def with_expert_capacity(self, capacity: float, *, model: str) -> TransformerConfig:
+        """Return the shape with a fixed number of rows for every expert, 0 for those that come.
+
+        Raises
+        ------
+        InputError
+            If there are no routed experts.
+        """
+        if capacity == 0.0:
+            return self
+        if not self.experts:
+            raise InputError(
+                f"expert_capacity is {capacity}, but {model} has no routed experts; it must be 0."
+            )
+        return replace(self, experts=replace(self.experts, capacity=capacity))
+
+    def require_expert_tensor(self, expert_tensor: int, *, model: str) -> None:
+        """Refuse devices that cannot split every routed expert.
+
+        Raises
+        ------
+        InputError
+            If there are no routed experts, or their width cannot be split so.
+        """
+        if not self.experts:
+            raise InputError(
+                f"expert_tensor_parallel is {expert_tensor}, but {model} has no routed experts; it "
+                "must be 0."
+            )
+        if self.experts.feed_forward % expert_tensor:
+            raise InputError(
+                f"expert_tensor_parallel is {expert_tensor}, but it must divide the width "
+                f"{self.experts.feed_forward} of the experts of {model}."
             )
 
     def tensor_degrees(self) -> tuple[int, ...]:

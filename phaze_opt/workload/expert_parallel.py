@@ -13,6 +13,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
+from msgspec import UNSET, UnsetType
+
 from phaze_opt.choices import Dispatcher
 from phaze_opt.errors import InputError
 from phaze_opt.training import Training
@@ -44,6 +46,7 @@ class _Sharing:
     devices: int
     dispatcher: Dispatcher
     imbalance: float
+    stride: int | UnsetType = UNSET
     groups: tuple[int, int] = (1, 1)
 
     def rows(self, rows: int) -> int:
@@ -69,7 +72,31 @@ def with_experts_shared_out(variant: WorkloadVariant, training: Training) -> Wor
     if training.expert_parallel == 1:
         return variant
     shape = training.expert_parallel, training.dispatcher, training.expert_imbalance
-    return _shared_out(variant, _Sharing(*shape))
+    return _shared_out(variant, _Sharing(*shape, variant.expert_tensor))
+
+
+def whole_groups(variants: Sequence[WorkloadVariant], training: Training) -> list[WorkloadVariant]:
+    """Return those of some variants whose groups hold all experts once together, in whole numbers.
+
+    Raises
+    ------
+    InputError
+        If there are variants, but none is among them.
+    """
+    fitting = [
+        each
+        for each in variants
+        if training.expert_devices(each.tensor_parallel) % each.tensor_parallel == 0
+    ]
+    if variants and not fitting:
+        degrees = ", ".join(str(each.tensor_parallel) for each in variants)
+        apart, experts = training.expert_tensor_parallel, training.expert_parallel
+        raise InputError(
+            f"expert_tensor_parallel is {apart} and expert_parallel {experts}, but the "
+            f"{apart * experts} devices that hold all experts must be a multiple of those of a "
+            f"tensor-parallel group: {degrees}."
+        )
+    return fitting
 
 
 @lru_cache(maxsize=64)
@@ -252,13 +279,24 @@ def _exchange(
     operator = graph.operators[index]
     rows, columns = operator.vector[0].rows, operator.vector[0].columns
     is_dispatch = operator.id.startswith(_SENT_AFTER)
-    # Tokens, which sorting reads and summing writes.
+    chosen = sum(
+        read.elements
+        for tensor in graph.tensors
+        if tensor.dtype == "int32"
+        for read in tensor.readers
+        if read.operator == index
+    )
+    # Tokens, which sorting reads and summing writes; with dropped ones it does not read all.
     elements = [
         count
         for tensor in graph.tensors
         if tensor.dtype != "int32"
         for count in (
-            [r.elements for r in tensor.readers if r.operator == index]
+            [
+                tensor.elements if rows < chosen else read.elements
+                for read in tensor.readers
+                if read.operator == index
+            ]
             if is_dispatch
             else [written for writer, written in tensor.writers if writer == index]
         )
@@ -267,7 +305,7 @@ def _exchange(
     row_bytes = columns * 2
     exchange = TokenExchange(
         tokens=sharing.rows(tokens),
-        top_k=rows // tokens,
+        top_k=chosen // tokens,
         experts=experts,
         devices=sharing.devices,
         row_bytes=row_bytes,
@@ -275,10 +313,12 @@ def _exchange(
         plans=is_forward and is_dispatch,
         groups=sharing.groups[0],
         top_groups=sharing.groups[1],
+        stride=sharing.stride,
+        rows=UNSET if rows == chosen else rows,
     )
     kind: CollectiveKind = "dispatch" if is_dispatch else "combine"
-    size_bytes = exchange.tokens * exchange.top_k * row_bytes
-    return Operator(f"{kind}_{index}", collective=Collective(kind, size_bytes, exchange))
+    sent = Collective(kind, exchange.size_bytes, exchange)
+    return Operator(f"{kind}_{index}", collective=sent)
 
 
 def _moved(

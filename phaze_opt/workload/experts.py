@@ -5,8 +5,11 @@ Pure data, without torch.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal
+
+from msgspec import UNSET, UnsetType
 
 from phaze_opt.checked import shown
 from phaze_opt.codec import data_table
@@ -42,6 +45,9 @@ class Experts:
         Into how many groups of neighbours the experts are divided, and from how many of them those
         of a token are chosen, so that it goes to few nodes (DeepSeek-V3); all experts are open to
         every token where both are equal.
+    capacity
+        Rows that every expert has, relative to even routing: tokens beyond them are dropped, fewer
+        are filled up. Not set where each has the tokens that come.
     router_bias, bias
         Whether the router, and every linear layer of a routed expert, has a bias.
     """
@@ -57,6 +63,7 @@ class Experts:
     bias: bool = False
     groups: int = 1
     top_groups: int = 1
+    capacity: float | UnsetType = UNSET
 
     def __post_init__(self) -> None:
         least = {"count": 1, "top_k": 1, "feed_forward": 1, "shared": 0}
@@ -77,6 +84,12 @@ class Experts:
             )
         if self.scores not in ("softmax", "sigmoid"):
             raise InputError(f"scores is {self.scores!r}, but it must be softmax or sigmoid.")
+
+    def rows(self, chosen: int) -> int:
+        """Return the rows of all experts, of so many tokens times the experts of each."""
+        if not self.capacity:
+            return chosen
+        return self.count * math.ceil(chosen * self.capacity / self.count)
 
 
 @dataclass(frozen=True)

@@ -135,6 +135,8 @@ class TokenExchange:
         Tokens of a device, experts of each, and routed experts of the block.
     devices
         That share the experts out: as far apart in ranks as a tensor-parallel group is large.
+    stride
+        How far apart instead, where each expert is split over other devices than that group.
     row_bytes
         Of a token.
     dispatcher
@@ -143,6 +145,8 @@ class TokenExchange:
         Whether the layout is new: a backward sends as its forward did.
     groups, top_groups
         See `phaze_opt.workload.experts.Experts`.
+    rows
+        Of all experts, where each has a fixed number of them.
     """
 
     tokens: Dimension
@@ -154,6 +158,13 @@ class TokenExchange:
     plans: bool
     groups: Dimension = 1
     top_groups: Dimension = 1
+    stride: Dimension | UnsetType = UNSET
+    rows: Dimension | UnsetType = UNSET
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of the rows of all chosen experts."""
+        return (self.rows or self.tokens * self.top_k) * self.row_bytes
 
 
 @dataclass(frozen=True)
@@ -179,18 +190,20 @@ class Collective:
     ``size_bytes`` is the size of the whole (unsharded) tensor, which each device holds after an
     all-gather, before a reduce-scatter, and before and after an all-reduce, and what a device holds
     before an all-to-all; of an ``exchange`` it is that of the rows of all chosen experts, of a
-    ``ring`` that of all messages of a device.
+    ``ring`` that of all messages of a device. ``neighbours`` are the devices over which each expert
+    is split, where they are not the tensor-parallel group.
     """
 
     kind: CollectiveKind
     size_bytes: Elements
     exchange: TokenExchange | UnsetType = UNSET
     context: ContextGroup | UnsetType = UNSET
+    neighbours: Dimension | UnsetType = UNSET
 
     @property
     def is_tensor_parallel(self) -> bool:
         """Whether it is among the devices of a tensor-parallel group."""
-        return not (self.exchange or self.context)
+        return not (self.exchange or self.context or self.neighbours)
 
 
 @dataclass(frozen=True)
@@ -514,6 +527,10 @@ class WorkloadVariant:
     context_parallel
         Devices that share every sequence: the layers are of one share of its tokens, still without
         the attention to the others (`phaze_opt.workload.context_parallel`). Not set for 1.
+    expert_tensor
+        Devices over which each routed expert is split; not set for the tensor-parallel group.
+    expert_capacity
+        Rows of an expert as in `phaze_opt.training.Training`; not set for the tokens that come.
     layers
         The distinct layers.
     nodes
@@ -529,12 +546,18 @@ class WorkloadVariant:
     nodes: Annotated[tuple[tuple[str, Size], ...], Meta(min_length=1)]
     edges: tuple[tuple[Size, Size, Size], ...]
     context_parallel: Positive | UnsetType = UNSET
+    expert_tensor: Positive | UnsetType = UNSET
+    expert_capacity: float | UnsetType = UNSET
 
     @property
-    def options(self) -> tuple[int, int, bool, int]:
-        """What it was captured for: tensor degree, microbatch, and how sequences are split."""
-        split = self.sequence_parallel, self.context_parallel or 1
-        return self.tensor_parallel, self.microbatch, *split
+    def options(self) -> tuple[int, int, bool, int, int, float]:
+        """What it was captured for: tensor degree, microbatch, how sequences and experts are split.
+
+        Experts as in `phaze_opt.training.Training`, but as the tensor-parallel group's where that
+        is the same.
+        """
+        split = self.sequence_parallel, self.context_parallel or 1, self.expert_tensor or 0
+        return self.tensor_parallel, self.microbatch, *split, self.expert_capacity or 0.0
 
     @cached_property
     def names(self) -> tuple[str, ...]:
@@ -580,6 +603,11 @@ class WorkloadVariant:
         return masked / self.forward_flops if masked else 0.0
 
 
+def expert_tensor_of(tensor: int, expert_tensor: int) -> int:
+    """Return over how many devices each expert is split, 0 for the tensor-parallel group's."""
+    return 0 if expert_tensor == tensor else expert_tensor
+
+
 @dataclass(frozen=True, repr=False)
 class Workload(PrintsAsTables):
     """A captured model at several tensor degrees and microbatches.
@@ -593,7 +621,8 @@ class Workload(PrintsAsTables):
     parameters
         Number of parameters of the whole model; tied weights count once.
     variants
-        One per captured ``(tensor_parallel, microbatch, sequence_parallel, context_parallel)``.
+        One per captured ``(tensor_parallel, microbatch, sequence_parallel, context_parallel,
+        expert_tensor, expert_capacity)``.
     active_parameters
         Those among ``parameters`` that work on a token; not set where all of them do.
     """
@@ -617,7 +646,12 @@ class Workload(PrintsAsTables):
         )
 
     def variants_for(
-        self, microbatch: int, sequence_parallel: bool = False, context_parallel: int = 1
+        self,
+        microbatch: int,
+        sequence_parallel: bool = False,
+        context_parallel: int = 1,
+        expert_tensor: int = 0,
+        expert_capacity: float = 0.0,
     ) -> Iterator[WorkloadVariant]:
         """Yield the captured variants of one microbatch, by rising tensor degree.
 
@@ -628,6 +662,12 @@ class Workload(PrintsAsTables):
             if variant.microbatch != microbatch:
                 continue
             if (variant.context_parallel or 1) != context_parallel:
+                continue
+            if (variant.expert_capacity or 0.0) != expert_capacity:
+                continue
+            if (variant.expert_tensor or 0) != expert_tensor_of(
+                variant.tensor_parallel, expert_tensor
+            ):
                 continue
             if variant.tensor_parallel == 1 or variant.sequence_parallel == sequence_parallel:
                 yield variant

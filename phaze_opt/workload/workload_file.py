@@ -20,6 +20,7 @@ from phaze_opt.workload.graph import (
     OperatorGraph,
     Workload,
     WorkloadVariant,
+    expert_tensor_of,
 )
 
 _KINDS = frozenset(VECTOR_KINDS)
@@ -219,10 +220,11 @@ def _unmasked_scores(operator: dict[str, Any]) -> dict[str, Any]:
 
 def select_variants(
     workload: Workload,
-    tensor_parallel: Sequence[int],
+    tensor_parallel: Sequence[tuple[int, int]],
     microbatch: Sequence[int],
     sequence_parallel: bool,
     context_parallel: Sequence[int] = (1,),
+    expert_capacity: Sequence[float] = (0.0,),
 ) -> tuple[WorkloadVariant, ...]:
     """Return the captured variants of every combination, by rising tensor degree and microbatch.
 
@@ -233,14 +235,18 @@ def select_variants(
     """
     captured = {variant.options: variant for variant in workload.variants}
     chosen = []
-    for tensor_degree in sorted(set(tensor_parallel)):
-        for samples, devices in itertools.product(
-            sorted(set(microbatch)), sorted(set(context_parallel))
+    for tensor_degree, expert_tensor in sorted(set(tensor_parallel)):
+        of_expert = expert_tensor_of(tensor_degree, expert_tensor)
+        for samples, devices, capacity in itertools.product(
+            sorted(set(microbatch)), sorted(set(context_parallel)), sorted(set(expert_capacity))
         ):
-            key = (tensor_degree, samples, sequence_parallel and tensor_degree > 1, devices)
+            in_sequence = sequence_parallel and tensor_degree > 1
+            key = tensor_degree, samples, in_sequence, devices, of_expert, capacity
             if key not in captured:
                 there = ", ".join(f"{t} and {b}" for t, b, *_ in sorted(captured))
                 shared = f" with context_parallel {devices}" if devices > 1 else ""
+                shared += f" with expert_tensor_parallel {of_expert}" if of_expert else ""
+                shared += f" with expert_capacity {capacity:g}" if capacity else ""
                 raise InputError(
                     f"{workload.model} was not captured at tensor degree {tensor_degree} and "
                     f"microbatch {samples}{' with sequence parallelism' if key[2] else ''}{shared};"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import os
 from collections.abc import Sequence
 from dataclasses import replace
@@ -18,7 +19,7 @@ from phaze_opt.errors import InputError, unknown_name
 from phaze_opt.limits import MOST_SAMPLES, check_size
 from phaze_opt.workload.cache import CachedVariant, CaptureKey, read_variant, write_variant
 from phaze_opt.workload.config import TransformerConfig
-from phaze_opt.workload.graph import Workload
+from phaze_opt.workload.graph import Workload, expert_tensor_of
 from phaze_opt.workload.huggingface import is_huggingface_config, read_huggingface_config
 from phaze_opt.workload.model_string import is_model_string, parse_model_string
 from phaze_opt.workload.workload_file import read_workload, select_variants
@@ -45,6 +46,8 @@ def load_workload(
     sequence: int | None = None,
     attention: AttentionKind | None = None,
     context_parallel: Sequence[int] = (1,),
+    expert_tensor_parallel: Sequence[int] = (0,),
+    expert_capacity: Sequence[float] = (0.0,),
 ) -> Workload:
     """Return a model at some tensor degrees and microbatches, from the cache where possible.
 
@@ -67,6 +70,13 @@ def load_workload(
         the workload's name says so.
     context_parallel
         Among how many devices every sequence is shared; captured in every combination, too.
+    expert_tensor_parallel
+        Over how many devices each routed expert is split, 0 for those of the tensor-parallel
+        group; captured in every combination with tensor degrees that are this number or 1, or
+        split the sequence.
+    expert_capacity
+        Rows of every expert relative to even routing, 0 for the tokens that come; captured in
+        every combination, too.
 
     Raises
     ------
@@ -82,7 +92,8 @@ def load_workload(
             raise InputError(
                 f"{model} is captured with its own attention; it cannot be changed to {attention}."
             )
-        shape = tensor_parallel, microbatch, sequence_parallel, context_parallel
+        pairs = _splits(tensor_parallel, expert_tensor_parallel, sequence_parallel)
+        shape = pairs, microbatch, sequence_parallel, context_parallel, expert_capacity
         return _from_file(model, shape, sequence)
     config = model_config(model, sequence)
     _refuse_unstated_sequence(config, model, sequence)
@@ -91,16 +102,28 @@ def load_workload(
         name = f"{model}, {attention} attention"
     else:
         name = model
+    pairs = _splits(tensor_parallel, expert_tensor_parallel, sequence_parallel)
+    for of_expert in filter(None, expert_tensor_parallel):
+        config.require_expert_tensor(of_expert, model=model)
     cached: list[CachedVariant] = []
-    for devices in sorted(set(context_parallel)) or (0,):
+    shared = sorted(set(context_parallel)) or (0,)
+    for devices, capacity in itertools.product(shared, sorted(set(expert_capacity))):
         share = _share_of_tokens(config, model, devices)
+        share = share.with_expert_capacity(capacity, model=model)
         _refuse_impossible(share, model, tensor_parallel, microbatch, sequence_parallel)
         keys = [
-            CaptureKey(share, tensor_degree, samples, sequence_parallel and tensor_degree > 1)
-            for tensor_degree in sorted(set(tensor_parallel))
+            CaptureKey(
+                share,
+                tensor_degree,
+                samples,
+                sequence_parallel and tensor_degree > 1,
+                expert_tensor=of_expert or UNSET,
+            )
+            for tensor_degree, of_expert in pairs
             for samples in sorted(set(microbatch))
         ]
-        cached += [_as_shared(read_variant(key) or _capture(key), devices) for key in keys]
+        found = (read_variant(key) or _capture(key) for key in keys)
+        cached += [_as_shared(each, devices, capacity) for each in found]
     return Workload(
         model=name,
         sequence=config.sequence,
@@ -120,6 +143,8 @@ class LoadWorkload(Protocol):
         sequence_parallel: bool,
         tensor: int | None,
         context_parallel: int = 1,
+        expert_tensor_parallel: int = 0,
+        expert_capacity: float = 0.0,
     ) -> Workload:
         """Load it at one tensor degree, or at all tensor degrees that divide it (``None``).
 
@@ -147,6 +172,8 @@ def model_loader(
         sequence_parallel: bool,
         tensor: int | None,
         context_parallel: int = 1,
+        expert_tensor_parallel: int = 0,
+        expert_capacity: float = 0.0,
     ) -> Workload:
         return load_workload(
             model,
@@ -156,6 +183,8 @@ def model_loader(
             sequence=sequence,
             attention=attention,
             context_parallel=(context_parallel,),
+            expert_tensor_parallel=(expert_tensor_parallel,),
+            expert_capacity=(expert_capacity,),
         )
 
     return load
@@ -244,7 +273,7 @@ def _is_captured(model: str) -> bool:
 
 def _from_file(
     model: str,
-    shape: tuple[Sequence[int], Sequence[int], bool, Sequence[int]],
+    shape: tuple[Sequence[tuple[int, int]], Sequence[int], bool, Sequence[int], Sequence[float]],
     sequence: int | None,
 ) -> Workload:
     """Read a captured workload and choose the variants that were asked for."""
@@ -309,11 +338,44 @@ def _share_of_tokens(config: TransformerConfig, model: str, devices: int) -> Tra
     return replace(config, sequence=tokens, position_rows=config.position_table_rows)
 
 
-def _as_shared(cached: CachedVariant, devices: int) -> CachedVariant:
-    """Say of a capture among how many devices its sequences are shared."""
-    if devices == 1:
+def _splits(
+    tensor_parallel: Sequence[int], expert_tensor_parallel: Sequence[int], sequence_parallel: bool
+) -> list[tuple[int, int]]:
+    """Return tensor degrees with the devices over which each expert is split, as captured.
+
+    Raises
+    ------
+    InputError
+        If there is none: the devices of a group that does not split the sequence have the same
+        tokens, of which none could send its own.
+    """
+    for of_expert in expert_tensor_parallel:
+        if of_expert != 0:
+            check_size("expert_tensor_parallel", of_expert, MOST_SAMPLES)
+    pairs = {
+        (tensor, expert_tensor_of(tensor, of_expert))
+        for tensor in tensor_parallel
+        for of_expert in expert_tensor_parallel
+        if sequence_parallel or tensor == 1 or of_expert in (0, tensor)
+    }
+    if tensor_parallel and not pairs:
+        stated = ", ".join(map(str, sorted(set(expert_tensor_parallel))))
+        degrees = ", ".join(map(str, sorted(set(tensor_parallel))))
+        raise InputError(
+            f"expert_tensor_parallel is {stated} and the tensor degree {degrees}, but without "
+            "sequence_parallel the devices of a tensor-parallel group have the same tokens; both "
+            "must be the same, or sequence_parallel on."
+        )
+    return sorted(pairs)
+
+
+def _as_shared(cached: CachedVariant, devices: int, capacity: float) -> CachedVariant:
+    """Say of a capture how many devices share its sequences, and how many rows experts have."""
+    if devices == 1 and capacity == 0.0:
         return cached
-    return replace(cached, variant=replace(cached.variant, context_parallel=devices))
+    shared = UNSET if devices == 1 else devices
+    variant = replace(cached.variant, context_parallel=shared, expert_capacity=capacity or UNSET)
+    return replace(cached, variant=variant)
 
 
 def _refuse_impossible(
@@ -358,6 +420,7 @@ def capture_key(key: CaptureKey) -> CachedVariant:
         tensor_parallel=key.tensor_parallel,
         microbatch=key.microbatch,
         sequence_parallel=key.sequence_parallel,
+        expert_tensor=key.expert_tensor or 0,
     )
     parameters = count_parameters(key.config)
     active = count_parameters(key.config, active=True) if key.config.experts else UNSET

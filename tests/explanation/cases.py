@@ -45,6 +45,8 @@ def tiny(
     sequence_parallel: bool = False,
     tensor: int | None = None,
     context_parallel: int = 1,
+    expert_tensor_parallel: int = 0,
+    expert_capacity: float = 0.0,
 ) -> Workload:
     """Load a small transformer as `phaze_opt.workload.zoo.LoadWorkload` says."""
     return _tiny(microbatch, sequence_parallel, TENSOR_DEGREES if tensor is None else (tensor,))

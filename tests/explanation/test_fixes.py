@@ -135,7 +135,13 @@ def test_what_cannot_be_captured_is_left_out() -> None:
     point = crowded(2_000_000, (1, 4, 1))
 
     def only_own(
-        *, microbatch: int, sequence_parallel: bool, tensor: int | None, context_parallel: int = 1
+        *,
+        microbatch: int,
+        sequence_parallel: bool,
+        tensor: int | None,
+        context_parallel: int = 1,
+        expert_tensor_parallel: int = 0,
+        expert_capacity: float = 0.0,
     ) -> Workload:
         assert context_parallel == 1
         if (microbatch, sequence_parallel, tensor) != (4, False, 1):

@@ -267,9 +267,9 @@ class Tried:
 def all_candidates(problem: PlacementProblem) -> Iterator[Candidate]:
     """Yield all degrees in both rank orders, up to the most stages that are tried."""
     training, devices = problem.training, problem.cluster.devices
-    orders = rank_orders(problem.cluster, training)
     for tensor in problem.layers:
-        step = training.expert_parallel
+        orders = rank_orders(problem.cluster, training, tensor)
+        step = training.expert_replicas(tensor)
         for data in range(step, devices // tensor + 1, step):
             if data * training.microbatch > training.global_batch:
                 break

@@ -102,6 +102,11 @@ class Simulation:
         self.problem = problem
         self.pipeline, self.data, self.tensor = degrees[:3]
         self.training = problem.training
+        training = problem.training
+        # Ranks that follow one another hold the experts once.
+        self.expert_devices = training.expert_parallel * (
+            training.expert_tensor_parallel or self.tensor
+        )
         self.optimizer = problem.training.state
         self.layers = problem.layers[self.tensor]
         batch = self.data * self.training.microbatch
@@ -113,11 +118,11 @@ class Simulation:
         Of so many parameters of some bytes each; of those among them that are a share of the routed
         experts, among the replicas that have the same share.
         """
-        experts, cluster = self.training.expert_parallel, self.problem.cluster
+        experts, cluster = self.expert_devices // self.tensor, self.problem.cluster
         time_s = 0.0
         for size_bytes, members, stride in (
             ((count - routed) * each, self.data, self.tensor),
-            (routed * each, self.data // experts, self.tensor * experts),
+            (routed * each, self.data // experts, self.expert_devices),
         ):
             if size_bytes > 0 and members > 1:
                 time_s += collective_s(kind, size_bytes, members, cluster, stride)
@@ -196,7 +201,7 @@ class Simulation:
         accumulation = self.problem.accumulation_s_per_parameter if self.microbatches > 1 else 0.0
         shards = Shards.of(zero, self.data)
         # A replica has its share of what they share out, of experts that others have too.
-        elsewhere = all_routed * (self.training.expert_parallel - 1)
+        elsewhere = all_routed * (self.expert_devices // self.tensor - 1)
         added_up = min(parameters, sum(la.parameters - la.accumulated_parameters for la in held))
         if shards.gradients > 1:
             added_up = parameters + elsewhere

@@ -122,14 +122,22 @@ def accumulating(problem: PlacementProblem, part: float) -> PlacementProblem:
 def with_experts(draw: st.DrawFn, drawn: st.SearchStrategy[PlacementProblem]) -> PlacementProblem:
     """Draw a problem; in some, part of every layer is routed experts that are shared out."""
     problem, experts = draw(drawn), draw(st.sampled_from([1, 2, 4]))
-    training = replace(problem.training, expert_parallel=experts)
-    part = draw(st.sampled_from([1, 2])) if experts > 1 else 0
+    width = draw(st.sampled_from([0, 1, 2]))
+    if any(experts * (width or degree) % degree for degree in problem.layers):
+        width = 0
+    training = replace(problem.training, expert_parallel=experts, expert_tensor_parallel=width)
+    part = draw(st.sampled_from([1, 2]))
 
-    def shared_out(layer: LayerCost) -> LayerCost:
-        routed = part * (layer.parameters - layer.tied_parameters) // 2
-        return replace(layer, routed_parameters=routed, elsewhere_parameters=routed * (experts - 1))
+    def shared_out(layer: LayerCost, replicas: int) -> LayerCost:
+        routed = part * (layer.parameters - layer.tied_parameters) // 2 if replicas > 1 else 0
+        return replace(
+            layer, routed_parameters=routed, elsewhere_parameters=routed * (replicas - 1)
+        )
 
-    layers = {degree: tuple(map(shared_out, own)) for degree, own in problem.layers.items()}
+    layers = {
+        degree: tuple(shared_out(layer, training.expert_replicas(degree)) for layer in own)
+        for degree, own in problem.layers.items()
+    }
     return replace(problem, layers=layers, training=training)
 
 
@@ -137,7 +145,7 @@ def all_degrees(problem: PlacementProblem) -> Iterator[Degrees]:
     """Yield every (pipeline, data, tensor) that the devices and the batch allow."""
     training = problem.training
     for tensor, layers in problem.layers.items():
-        experts = training.expert_parallel
+        experts = training.expert_replicas(tensor)
         for data in range(experts, problem.cluster.devices // tensor + 1, experts):
             if data * training.microbatch > training.global_batch:
                 break

@@ -152,8 +152,8 @@ def test_classes_hold_every_candidate_once(problem: PlacementProblem) -> None:
             seen += [(each.pipeline, each.data, each.tensor, each.order) for each in members]
     expected = [
         (pipeline, data, tensor, order)
-        for order in candidates.rank_orders(problem.cluster, training)
         for tensor, layers in problem.layers.items()
+        for order in candidates.rank_orders(problem.cluster, training, tensor)
         for pipeline in range(1, len(layers) + 1)
         for data in range(1, training.global_batch // training.microbatch + 1)
         if pipeline * data * tensor <= devices

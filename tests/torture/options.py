@@ -42,7 +42,9 @@ _FREE = {
     "--power-limit-w": ("5", "100", "1000"),
     "--sequence": ("32", "64"),
     "--expert-parallel": ("1", "2", "3", "8"),
+    "--expert-tensor-parallel": ("0", "1", "2", "5"),
     "--dispatcher": ("nccl", "deepep", "hybridep", "ideal"),
+    "--expert-capacity": ("0", "0.5", "1.25"),
     "--expert-imbalance": ("1", "1.3", "64"),
     "--set": ("glb_mib=64", "num_tc=2", "num_vc=1", "hbm_gb_per_s=100", "hbm_gib=1", "fp8_ratio=2"),
 }

@@ -109,6 +109,24 @@ CASES: dict[str, dict[str, Any]] = {
             precision=["bf16", "fp8"],
         ),
     },
+    "folded-experts": {
+        "model": "moe:layers=4,hidden=512,heads=8,sequence=256,vocab=8000,experts=16,top_k=2,"
+        "expert_ffn=512",
+        "optimizer": "adam",
+        "cluster": "dgx-h100",
+        "global_batch": 256,
+        "expert_capacity": 1.5,
+        "sequence_parallel": True,
+        "tensor_parallel": (1, 2),
+        "space": Space(
+            "tpuv4-lanes",
+            num_tc=[2, 8],
+            hbm_gib=[0.25, 8],
+            zero=[0, 3],
+            expert_parallel={"solve": [2, 8]},
+            expert_tensor_parallel={"solve": [0, 1, 2]},
+        ),
+    },
     "contexts": {
         "model": "llama:layers=4,hidden=512,heads=8,kv_heads=4,ffn=1408,sequence=4096,vocab=8000",
         "optimizer": "adam",

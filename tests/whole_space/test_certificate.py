@@ -200,9 +200,9 @@ def test_right_bounds_are_not_refused(
     assert plain.checked == plain.of and near.checked == near.of < plain.of // 4
 
 
-def test_a_space_of_experts_and_precisions_is_verified(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["shared-experts", "folded-experts"])
+def test_a_space_of_experts_and_precisions_is_verified(tmp_path: Path, name: str) -> None:
     """What replicas exchange of experts, and casts to fewer bits, are bounded in plain Python."""
-    name = "shared-experts"
     spec = StudySpec(**({"name": name} | RUN | CASES[name]))
     study = create_study(spec, f"sqlite:///{tmp_path / 'a.db'}")
     found = enumerate_study(study, top=TOP)

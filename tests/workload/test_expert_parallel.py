@@ -1,6 +1,7 @@
 """Laws of models whose routed experts are shared out among devices."""
 
 import functools
+import math
 from collections import Counter
 from dataclasses import replace
 from typing import Any
@@ -13,6 +14,7 @@ from phaze_opt.errors import InputError
 from phaze_opt.training import Training
 from phaze_opt.workload.capture.transformer import capture_transformer
 from phaze_opt.workload.expert_parallel import with_experts_shared_out
+from phaze_opt.workload.experts import rows_of_expert
 from phaze_opt.workload.fusion import fuse
 from phaze_opt.workload.graph import Layer, OperatorGraph, TokenExchange, WorkloadVariant
 from phaze_opt.workload.zoo import load_workload, model_config
@@ -73,6 +75,44 @@ def test_shares_add_up(model: str, tensor: tuple[int, bool], devices: int) -> No
                     assert less == 2 * (routed - local)
 
 
+@settings(max_examples=15, deadline=None)
+@given(st.sampled_from(MODELS), st.sampled_from([1, 2, 4]), st.sampled_from([1, 2, 4, 8]))
+def test_shares_of_split_experts_add_up(model: str, tensor: int, width: int) -> None:
+    """Over `width` devices: parameters, FLOPs, and rows; all but the experts is as it was."""
+    plain = _variant(model, tensor, True)
+    (apart,) = load_workload(
+        model,
+        tensor_parallel=(tensor,),
+        sequence_parallel=True,
+        expert_tensor_parallel=(width,),
+    ).variants
+    assert (apart == plain) == (width == tensor)
+    assert (apart.expert_tensor or tensor) == width
+    assert apart.forward_flops == plain.forward_flops  # each has its own tokens
+    for own, other in zip(apart.layers, plain.layers, strict=True):
+        routed, of_group = own.routed_parameters or 0, other.routed_parameters or 0
+        assert width * routed == tensor * of_group
+        assert own.parameters - routed == other.parameters - of_group
+        assert own.backward.flops == other.backward.flops
+        for graph, as_before in zip(_passes(own), _passes(other), strict=True):
+            for kind in ("weight", "weight_gradient"):
+                less = _weight_bytes(as_before, kind) - _weight_bytes(graph, kind)
+                if _weight_bytes(as_before, kind) and graph is not own.selective_recompute:
+                    assert less == 2 * (of_group - routed)
+        gathered = [
+            operator.collective.neighbours
+            for operator in own.forward.operators
+            if operator.collective and operator.collective.neighbours
+        ]
+        expected = 4 if routed and width not in (1, tensor) else 0
+        assert gathered == [width] * expected  # tokens, weights, which experts, and results
+    shared = _shared(apart, 8, expert_tensor_parallel=width)
+    for layer in shared.layers:
+        for _, exchange in _exchanges(layer.forward):
+            assert (exchange.stride or tensor) == width
+            assert exchange.tokens * tensor == width * model_config(model).sequence
+
+
 @settings(max_examples=20, deadline=None)
 @given(st.sampled_from(MODELS), degrees, st.sampled_from([2, 8]))
 def test_rows_are_sent_there_and_back(model: str, tensor: tuple[int, bool], devices: int) -> None:
@@ -115,6 +155,53 @@ def test_imbalance_is_rows_of_no_model(model: str, devices: int, factor: float) 
                 assert sum(v.elements for v in own.vector) <= sum(v.elements for v in more.vector)
             for (_, own_sent), (_, more_sent) in zip(_exchanges(a), _exchanges(b), strict=True):
                 assert own_sent.tokens <= more_sent.tokens <= factor * own_sent.tokens + 1
+
+
+def _of_capacity(capacity: float, tensor: int = 1) -> WorkloadVariant:
+    options: dict[str, Any] = {"tensor_parallel": (tensor,), "expert_capacity": (capacity,)}
+    (variant,) = load_workload(MODELS[0], **options).variants
+    return variant
+
+
+def _of_kind(graph: OperatorGraph, name: str) -> list[int]:
+    return [each.flops for each in graph.operators if each.id.startswith(name)]
+
+
+def test_capacity_of_even_routing_is_the_tokens_that_come() -> None:
+    """To the bit, but for its name; another number of rows is not."""
+    plain, even = _of_capacity(0.0), _of_capacity(1.0)
+    assert even.expert_capacity == 1.0
+    assert replace(even, expert_capacity=plain.expert_capacity) == plain
+    assert _of_capacity(1.25).layers[1] != plain.layers[1]
+    assert _of_capacity(1.25).layers[0] == plain.layers[0]
+
+
+@settings(max_examples=10, deadline=None)
+@given(st.sampled_from([0.3, 0.5, 0.9, 1.1, 1.5, 2.0]), st.sampled_from([1, 2]))
+def test_every_expert_has_its_capacity(capacity: float, tensor: int) -> None:
+    """Rows are computed, held and sent; a model asks for those that tokens fill."""
+    shape = model_config(MODELS[0])
+    assert shape.experts
+    plain, padded = _of_capacity(0.0, tensor), _of_capacity(capacity, tensor)
+    chosen = shape.sequence * shape.experts.top_k
+    rows = shape.experts.count * math.ceil(chosen * capacity / shape.experts.count)
+    one, other = padded.layers[1], plain.layers[1]
+    inner = shape.experts.feed_forward // tensor
+    kept = one.stash_bytes.none - other.stash_bytes.none
+    assert kept == 2 * (rows - chosen) * (shape.hidden + 3 * inner)
+    asked = other.forward.flops - one.forward.flops
+    assert asked == 2 * max(chosen - rows, 0) * 3 * shape.hidden * inner
+    for graph, before in zip(_passes(one)[:2], _passes(other)[:2], strict=True):
+        each, were = _of_kind(graph, "grouped_product"), _of_kind(before, "grouped_product")
+        full = rows_of_expert(rows, shape.experts.count)
+        assert [now * rows_of_expert(chosen, shape.experts.count) for now in each if now] == [
+            *(was * full for was in were if was)
+        ] or tensor > 1  # where a group repeats the router
+    shared = _shared(padded, 8, expert_capacity=capacity)
+    for _, exchange in _exchanges(shared.layers[1].forward):
+        assert exchange.size_bytes == rows * shape.hidden * 2
+        assert exchange.top_k == shape.experts.top_k
+    assert shared.forward_flops == padded.forward_flops
 
 
 @functools.cache

@@ -53,7 +53,12 @@ def test_flops_are_those_that_pytorch_counts(make: Make) -> None:
     [
         (kinds.fourier, "torch.fft.fft", "Fourier transform has no bf16", "sines and cosines"),
         (kinds.deciding, "if x.sum() > 0:", "no values", "torch.where"),
-        (kinds.routed_mixture, "out[rows] += expert(x[rows])", "fixed sizes", "fixed capacity"),
+        (
+            kinds.routed_mixture,
+            "out[rows] += expert(x[rows])",
+            "fixed sizes",
+            "the plan of a mixture",
+        ),
         (kinds.repeated_rows, "torch.repeat_interleave", "fixed sizes", "torch.topk"),
         (kinds.distances, "torch.cdist", "sizes that capture does not know", "torch.matmul"),
         (kinds.inverse, "torch.linalg.inv", "captured in bf16", "elementwise operators"),

@@ -19,6 +19,7 @@ Modules
 ``module_trace``         one microbatch of a whole module, traced and cut
 ``repeated_layers``      a deep module's equal layers, traced once
 ``parallel_plan``        a user's module split over a tensor-parallel group by a plan
+``own_experts``          routed experts of a user's module, declared in a plan
 ``batch_of_inputs``      whether the inputs of a factory have the microbatch that was asked for
 ``failures``             why a module cannot be captured, at which line of the user
 ``layer_cuts``           layers of a module found, marked in a trace, and cut out of it

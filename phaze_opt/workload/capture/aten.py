@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import cast
 
+from msgspec import UNSET
 from torch import Tensor, fx
 
 from phaze_opt.errors import InputError
@@ -162,12 +163,19 @@ def _convolution_backward(node: fx.Node) -> tuple[NodeWork, ...]:
     return tuple(piece for piece, is_used in zip(pieces, used, strict=True) if is_used)
 
 
-def _collective(kind: CollectiveKind, whole: str) -> Callable[[fx.Node], tuple[NodeWork, ...]]:
-    """Return the handler of a collective whose whole tensor is its operand or its result."""
+def _collective(
+    kind: CollectiveKind, whole: str, *, of_experts: bool = False
+) -> Callable[[fx.Node], tuple[NodeWork, ...]]:
+    """Return the handler of a collective whose whole tensor is its operand or its result.
+
+    Among the devices that split an expert, their number is the last argument.
+    """
 
     def handle(node: fx.Node) -> tuple[NodeWork, ...]:
         tensor = value_of(node.args[0]) if whole == "operand" else value_of(node)
-        return (NodeWork(collective=Collective(kind, size_bytes(tensor))),)
+        neighbours = cast(int, node.args[-1]) if of_experts else UNSET
+        sent = Collective(kind, size_bytes(tensor), neighbours=neighbours)
+        return (NodeWork(collective=sent),)
 
     return handle
 
@@ -201,6 +209,8 @@ _SPECIAL: dict[str, Callable[[fx.Node], tuple[NodeWork, ...]]] = {
     "phaze::reduce_scatter": _collective("reduce_scatter", "operand"),
     "phaze::all_gather": _collective("all_gather", "result"),
     "phaze::all_gather_columns": _collective("all_gather", "result"),
+    "phaze::expert_all_gather": _collective("all_gather", "result", of_experts=True),
+    "phaze::expert_reduce_scatter": _collective("reduce_scatter", "operand", of_experts=True),
     "phaze::closed_layer": lambda node: (NodeWork(),),
     "phaze::closed_layer_backward": lambda node: (NodeWork(),),
     "phaze::cross_entropy_backward": of_operand("cross_entropy_backward", 1),

@@ -54,18 +54,18 @@ def _grouped_product(node: fx.Node) -> tuple[NodeWork, ...]:
 
     The gradient of the rows is the product with turned weights.
     """
-    tile, devices = cast(tuple[int, int], node.args[-2:])
+    tile, devices, asked = cast(tuple[int, int, int], node.args[-3:])
     rows, (experts, *sizes) = len(value_of(node.args[0])), value_of(node.args[1]).shape
-    outputs, inputs = sizes if len(node.args) == 5 else reversed(sizes)
+    outputs, inputs = sizes if len(node.args) == 6 else reversed(sizes)
     weight = experts, outputs, inputs
-    return _grouped(node, grouped_product(rows, weight, tile), rows, weight, devices)
+    return _grouped(node, grouped_product(rows, weight, tile), asked, weight, devices)
 
 
 def _grouped_product_weight(node: fx.Node) -> tuple[NodeWork, ...]:
     """Return the gradient of the weights of experts."""
-    tile, devices = cast(tuple[int, int], node.args[-2:])
+    tile, devices, asked = cast(tuple[int, int, int], node.args[-3:])
     rows, weight = len(value_of(node.args[0])), cast(tuple[int, int, int], value_of(node).shape)
-    return _grouped(node, grouped_weight_gradient(rows, weight, tile), rows, weight, devices)
+    return _grouped(node, grouped_weight_gradient(rows, weight, tile), asked, weight, devices)
 
 
 def _grouped(

@@ -1,7 +1,7 @@
 """Kernels of a mixture of experts as traced operators: routing, grouped products, activation.
 
 Rows are tokens times the experts of each, sorted by expert. How many each expert gets is data, so
-the shapes are those of even routing without a drop.
+the shapes are those of even routing: without a drop, or of a fixed number of rows for every expert.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ differentiate(route, route_backward, lambda inputs, results: (inputs[0], results
 
 
 @shape_only
-def permute_rows(x: Tensor, chosen: Tensor) -> Tensor:
-    """Copy tokens ``(tokens, hidden)`` to the rows of their experts."""
-    return x.new_empty((chosen.numel(), x.shape[-1]))
+def permute_rows(x: Tensor, chosen: Tensor, count: int) -> Tensor:
+    """Copy tokens ``(tokens, hidden)`` to the rows of their experts, so many of all of them."""
+    return x.new_empty((count, x.shape[-1]))
 
 
 @shape_only
-def combine_rows(rows: Tensor, chosen: Tensor) -> Tensor:
+def combine_rows(rows: Tensor, chosen: Tensor, count: int) -> Tensor:
     """Sum the rows of every token."""
     return rows.new_empty((chosen.shape[0], rows.shape[-1]))
 
@@ -47,25 +47,44 @@ differentiate(combine_rows, permute_rows, lambda inputs, _: inputs[1:])
 
 
 @shape_only
+def expert_all_gather(x: Tensor, devices: int) -> Tensor:
+    """Collect the tokens of all devices over which each expert is split."""
+    return x.new_empty((x.shape[0] * devices, *x.shape[1:]))
+
+
+@shape_only
+def expert_reduce_scatter(x: Tensor, devices: int) -> Tensor:
+    """Sum the partial results of these devices; each gets those of its own tokens."""
+    return x.new_empty((x.shape[0] // devices, *x.shape[1:]))
+
+
+differentiate(expert_all_gather, expert_reduce_scatter, lambda inputs, _: inputs[1:])
+differentiate(expert_reduce_scatter, expert_all_gather, lambda inputs, _: inputs[1:])
+
+
+@shape_only
 def grouped_product(
-    rows: Tensor, weight: Tensor, bias: Tensor | None, tile: int, devices: int
+    rows: Tensor, weight: Tensor, bias: Tensor | None, tile: int, devices: int, asked: int
 ) -> Tensor:
     """Multiply the rows of every expert by its weight, ``(experts, outputs, inputs)``.
 
-    The rows of an expert are filled to a multiple of ``tile``; ``devices`` compute the same.
+    The rows of an expert are filled to a multiple of ``tile``; ``devices`` compute the same. The
+    model asks for ``asked`` of the rows, the others are empty.
     """
     return rows.new_empty((rows.shape[0], weight.shape[1]))
 
 
 @shape_only
-def grouped_product_data(gradient: Tensor, weight: Tensor, tile: int, devices: int) -> Tensor:
+def grouped_product_data(
+    gradient: Tensor, weight: Tensor, tile: int, devices: int, asked: int
+) -> Tensor:
     """Return the gradient of the rows."""
     return gradient.new_empty((gradient.shape[0], weight.shape[2]))
 
 
 @shape_only
 def grouped_product_weight(
-    gradient: Tensor, rows: Tensor, experts: int, tile: int, devices: int
+    gradient: Tensor, rows: Tensor, experts: int, tile: int, devices: int, asked: int
 ) -> Tensor:
     """Return the gradient of the weights."""
     return gradient.new_empty((experts, gradient.shape[1], rows.shape[1]))
@@ -78,13 +97,19 @@ def grouped_bias_gradient(gradient: Tensor, experts: int) -> Tensor:
 
 
 def _grouped_product_backward(
-    gradient: Tensor, rows: Tensor, weight: Tensor, bias: Tensor | None, tile: int, devices: int
+    gradient: Tensor,
+    rows: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    tile: int,
+    devices: int,
+    asked: int,
 ) -> tuple[Tensor | None, ...]:
     """Return the gradients of rows, weights and biases."""
     experts = weight.shape[0]
     return (
-        grouped_product_data(gradient, weight, tile, devices),
-        grouped_product_weight(gradient, rows, experts, tile, devices),
+        grouped_product_data(gradient, weight, tile, devices, asked),
+        grouped_product_weight(gradient, rows, experts, tile, devices, asked),
         None if bias is None else grouped_bias_gradient(gradient, experts),
     )
 

@@ -5,6 +5,11 @@ computes its part of the results of all tokens of the group, which are summed as
 network. Under sequence parallelism each device routes its own tokens and gathers those of the
 others, with what their routers chose. The sorted rows are stashed, so that the backward does not
 gather again.
+
+Where each expert is split over other devices than that group (``TensorGroup.expert_tensor``), which
+then has tokens of its own on every device, these gather the tokens of one another in the same way:
+before they send them to the devices of their experts. Megatron Core gathers behind that, the rows
+instead of the tokens; over one device there is nothing to gather, and both are the same.
 """
 
 from __future__ import annotations
@@ -31,7 +36,8 @@ class RoutedExperts(nn.Module):
     def __init__(self, config: TransformerConfig, experts: Experts, group: TensorGroup) -> None:
         super().__init__()
         self.activation = config.activation
-        inner, hidden = experts.feed_forward // group.tensor_degree, config.hidden
+        devices = group.expert_tensor or group.tensor_degree
+        inner, hidden = experts.feed_forward // devices, config.hidden
         outputs = inner * (2 if is_gated(config.activation) else 1)
         self.up = parameter(experts.count, outputs, hidden)
         self.up_bias = parameter(experts.count, outputs) if experts.bias else None
@@ -39,10 +45,11 @@ class RoutedExperts(nn.Module):
         self.down_bias = parameter(experts.count, hidden) if experts.bias else None
 
     def forward(self, rows: Tensor, weights: Tensor) -> Tensor:
-        """Return the weighted results of all rows."""
-        inner = expert_kernels.grouped_product(rows, self.up, self.up_bias, TILE_ROWS, 1)
+        """Return the weighted results of all rows, of which there is one at most per weight."""
+        asked = min(len(rows), weights.numel())
+        inner = expert_kernels.grouped_product(rows, self.up, self.up_bias, TILE_ROWS, 1, asked)
         inner = expert_kernels.expert_activation(inner, weights, self.activation)
-        return expert_kernels.grouped_product(inner, self.down, self.down_bias, TILE_ROWS, 1)
+        return expert_kernels.grouped_product(inner, self.down, self.down_bias, TILE_ROWS, 1, asked)
 
 
 class MixtureOfExperts(nn.Module):
@@ -73,9 +80,24 @@ class MixtureOfExperts(nn.Module):
     def _routed(self, x: Tensor) -> Tensor:
         """Route tokens, compute the rows of all experts and sum them by token."""
         weights, chosen = expert_kernels.route(self.router(x), self.shape.top_k, self.shape.scores)
-        tokens, weights, chosen = (gather_sequence(y, self.group) for y in (x, weights, chosen))
+        tokens, weights, chosen = (self._gathered(y) for y in (x, weights, chosen))
         of_tokens = chosen.flatten(0, 1)
-        rows = expert_kernels.permute_rows(tokens.flatten(0, 1), of_tokens)
+        count = self.shape.rows(of_tokens.numel())
+        rows = expert_kernels.permute_rows(tokens.flatten(0, 1), of_tokens, count)
         rows = self.experts(rows, weights.flatten(0, 1))
-        partial = expert_kernels.combine_rows(rows, of_tokens)
-        return sum_over_group(partial.view(tokens.shape), self.group)
+        partial = expert_kernels.combine_rows(rows, of_tokens, count)
+        return self._summed(partial.view(tokens.shape))
+
+    def _gathered(self, x: Tensor) -> Tensor:
+        """Return what all devices that split an expert have of a tensor."""
+        devices = self.group.expert_tensor
+        if devices == 0:
+            return gather_sequence(x, self.group)
+        return x if devices == 1 else expert_kernels.expert_all_gather(x, devices)
+
+    def _summed(self, partial: Tensor) -> Tensor:
+        """Sum what these devices computed, each of which gets that of its own tokens."""
+        devices = self.group.expert_tensor
+        if devices == 0:
+            return sum_over_group(partial, self.group)
+        return partial if devices == 1 else expert_kernels.expert_reduce_scatter(partial, devices)

@@ -29,7 +29,8 @@ _LIBRARY, _PACKAGES = (Path(sysconfig.get_path(name)) for name in ("stdlib", "pu
 _SIZES = (
     "the size of its result depends on values, and a static graph has fixed sizes",
     "compute all elements and mask them with torch.where or a product, or take a fixed number with "
-    "torch.topk (in a mixture of experts a fixed capacity per expert)",
+    'torch.topk; the plan of a mixture of experts says which module they are, {"blocks.*.experts": '
+    '"experts"}, and replaces it',
 )
 _VALUES = (
     "it reads a value of a tensor, and a static graph has no values",

@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any
 
 import torch
+from msgspec import UNSET
 from torch import Tensor, fx, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional
@@ -21,6 +22,7 @@ from phaze_opt.workload.capture.aot import trace_function
 from phaze_opt.workload.capture.failures import unknown_products_located
 from phaze_opt.workload.capture.layer import LayerNodes, TracedModel
 from phaze_opt.workload.capture.layer_cuts import Segments, cut_into_layers, find_layers
+from phaze_opt.workload.capture.own_experts import OwnExperts
 from phaze_opt.workload.capture.parallel_plan import SplitModule
 from phaze_opt.workload.capture.repeated_layers import (
     FEWEST_CALLS,
@@ -119,6 +121,12 @@ class _ModuleTracer:
             name for name, parameter in parameters.items() if aliases[id(parameter)] > 1
         }
         held = {**parameters, **dict(module.named_buffers())}
+        self._routed = {
+            f"{name}.{key}"
+            for name, part in module.named_modules()
+            if isinstance(part, OwnExperts)
+            for key, _ in part.routed
+        }
         self._mode = FakeTensorMode()
         self._tensors = {name: _fake(self._mode, tensor) for name, tensor in held.items()}
         self._arguments = [_fake(self._mode, self._values[place]) for place in self._places]
@@ -146,7 +154,8 @@ class _ModuleTracer:
         model = TracedModel(trace_function(run, tensors, self._arguments))
         parts = cut_into_layers(model, self.segments.names)
         with unknown_products_located(run_once):
-            layers = _layers(model, parts, self._sizes, self._closed_segments(repeats))
+            closed = self._closed_segments(repeats)
+            layers = _layers(model, parts, self._sizes, closed, self._routed)
         return _Cut(
             names=tuple(parts),
             layers=layers,
@@ -315,6 +324,7 @@ def _layers(
     parts: Mapping[str, LayerNodes],
     sizes: Mapping[str, int],
     closed: Mapping[int, frozenset[str]],
+    routed: Collection[str],
 ) -> tuple[Layer, ...]:
     """Return the layer of every part, without a name.
 
@@ -326,21 +336,25 @@ def _layers(
         Elements of every parameter.
     closed
         Parameters of the closed calls, which their operators do not read, by segment.
+    routed
+        Parameters of routed experts.
     """
     holdings = [
         (_parameters(model, part.forward) & sizes.keys()) | closed.get(part.segment, frozenset())
         for part in parts.values()
     ]
     holders = Counter(parameter for held in holdings for parameter in held)
-    return tuple(
-        model.layer(
+    layers = []
+    for part, held in zip(parts.values(), holdings, strict=True):
+        layer = model.layer(
             "",
             part,
             parameters=sum(sizes[parameter] for parameter in held),
             tied_parameters=sum(sizes[parameter] for parameter in held if holders[parameter] > 1),
         )
-        for part, held in zip(parts.values(), holdings, strict=True)
-    )
+        of_experts = sum(sizes[parameter] for parameter in held if parameter in routed)
+        layers.append(replace(layer, routed_parameters=of_experts or UNSET))
+    return tuple(layers)
 
 
 def _variant(cut: _Cut, samples: int, tensor_degree: int) -> WorkloadVariant:

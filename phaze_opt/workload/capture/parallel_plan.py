@@ -4,8 +4,10 @@ A plan gives a style to layers by name, as PyTorch's and Hugging Face's plans do
 layer's outputs are split; what follows works on the device's share), ``"rowwise"`` (its inputs are
 split; partial results are summed over the group), ``"colwise_gather_output"`` (outputs are split,
 then gathered), ``"loss_parallel"`` (the last layer: outputs are split, and
-`torch.nn.functional.cross_entropy` works on shares of the vocabulary) and ``"replicate"``. A ``*``
-in a name stands for any letters between two dots. What is not planned is whole on every device.
+`torch.nn.functional.cross_entropy` works on shares of the vocabulary) and ``"replicate"``. The
+style ``"experts"`` names routed experts, which are replaced before anything else; each of them is
+split (`phaze_opt.workload.capture.own_experts`). A ``*`` in a name stands for any letters between
+two dots. What is not planned is whole on every device.
 
 The module's own code runs with the shapes of one device, so a view names the size of a head and
 writes -1 for their number, as for PyTorch's plans.
@@ -25,6 +27,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from phaze_opt.errors import InputError, unknown_name
+from phaze_opt.workload.capture.own_experts import EXPERTS_STYLE, OwnExperts, replace_experts
 from phaze_opt.workload.capture.tensor_parallel import (
     TensorGroup,
     all_gather_columns,
@@ -45,7 +48,7 @@ _SYNONYMS = {
     "replicated_with_grad_allreduce": "replicate",
 }
 _OUTPUTS_SPLIT = ("colwise", "colwise_gather_output", "loss_parallel")
-_STYLES = (*_OUTPUTS_SPLIT, "rowwise", "replicate")
+_STYLES = (*_OUTPUTS_SPLIT, "rowwise", "replicate", "experts")
 _NUMBER = re.compile(r"(?<![^.])[0-9]+(?![^.])")
 """A part of a layer's name that counts layers."""
 
@@ -71,7 +74,7 @@ class SplitModule:
         module
             On the meta device; changed in place.
         plan
-            Style by name of a layer.
+            Style by name of a layer, without experts; empty where there is nothing else to split.
         tensor_degree
             Devices of the group.
 
@@ -85,9 +88,12 @@ class SplitModule:
         self._copies: dict[int, tuple[Tensor, Tensor]] = {}
         self._loss_columns: set[int] = set()
         self._shares: dict[int, _Share] = {}
-        for name, (layer, style) in planned_layers(module, plan).items():
+        for name, (layer, style) in (planned_layers(module, plan) if plan else {}).items():
             self._split(name, layer, style)
             layer.split_style = style  # type: ignore[assignment]
+        for each in module.modules():
+            if isinstance(each, OwnExperts):
+                each.split(self.group)
         self._refuse_half_split(module)
 
     @contextmanager
@@ -246,7 +252,8 @@ def planned_layers(module: nn.Module, plan: Plan) -> dict[str, tuple[nn.Module, 
     planned: dict[str, tuple[nn.Module, str]] = {}
     for pattern, given in plan.items():
         style = _SYNONYMS.get(given, given) if isinstance(given, str) else ""
-        if style not in _STYLES:
+        is_experts = EXPERTS_STYLE.fullmatch(style) is not None
+        if style not in _STYLES and not is_experts:
             raise unknown_name(f"style of {pattern} in the plan:", given, (*_STYLES, *_SYNONYMS))
         if not isinstance(pattern, str):
             raise InputError(f"The plan names {pattern!r}, but a name of a layer is text.")
@@ -257,9 +264,25 @@ def planned_layers(module: nn.Module, plan: Plan) -> dict[str, tuple[nn.Module, 
             if style == "replicate":
                 planned.pop(name, None)
                 continue
-            _refuse_other_kinds(name, layers[name], style)
+            if not is_experts:
+                _refuse_other_kinds(name, layers[name], style)
             planned[name] = (layers[name], style)
     return planned
+
+
+def with_own_experts(module: nn.Module, plan: Plan) -> Plan:
+    """Replace the experts that a plan names, and return the plan without them.
+
+    Raises
+    ------
+    InputError
+        If the plan does not fit the module.
+    """
+    planned = planned_layers(module, plan)
+    for name, (_, style) in planned.items():
+        if EXPERTS_STYLE.fullmatch(style):
+            replace_experts(module, name, style)
+    return {pattern: style for pattern, style in plan.items() if not EXPERTS_STYLE.fullmatch(style)}
 
 
 def _patterns(layers: Iterable[str]) -> set[str]:
@@ -313,17 +336,20 @@ def refuse_wrong_split(whole: WorkloadVariant, share: WorkloadVariant) -> None:
 
 def _wrong_split(whole: OperatorGraph, share: OperatorGraph, tensor_degree: int) -> str | None:
     """Return what is wrong with a share as a clause of a sentence, or None."""
-    products = [[gemm for op in graph.operators for gemm in op.gemms] for graph in (whole, share)]
+    products = [
+        [(gemm, op.id.startswith("grouped_")) for op in graph.operators for gemm in op.gemms]
+        for graph in (whole, share)
+    ]
     if len(products[0]) != len(products[1]):
         return f"it has {len(products[1])} products in place of {len(products[0])}"
-    for gemm, other in zip(*products, strict=True):
+    for (gemm, _), (other, of_experts) in zip(*products, strict=True):
         if other.flops not in (gemm.flops, gemm.flops // tensor_degree):
             return (
                 f"a product of {gemm.m} × {gemm.k} × {gemm.n} becomes one of "
                 f"{other.m} × {other.k} × {other.n}, which is neither the whole "
                 f"nor 1/{tensor_degree} of it"
             )
-        if other.k != gemm.k and max(gemm.batch, other.batch) > 1:
+        if other.k != gemm.k and max(gemm.batch, other.batch) > 1 and not of_experts:
             return (
                 f"a product inside attention sums over {other.k} elements in place of {gemm.k}, so "
                 "heads are cut; a view names the size of a head and writes -1 for their number"

@@ -23,7 +23,8 @@ _BATCHED = ("aten::bmm", "aten::baddbmm")
 _PRODUCTS = ("aten::mm", "aten::addmm")
 _GROUPED = "phaze::grouped_product"
 _FUSED_ATTENTION = ("phaze::flash_attention", "phaze::sink_attention")
-_KEPT = (*_FUSED_ATTENTION, "phaze::all_reduce", "phaze::reduce_scatter")
+_SUMMED = ("phaze::all_reduce", "phaze::reduce_scatter", "phaze::expert_reduce_scatter")
+_KEPT = (*_FUSED_ATTENTION, *_SUMMED)
 
 
 @dataclass(frozen=True)
@@ -103,7 +104,10 @@ def _per_operator(
 
 def _is_repeated(node: fx.Node) -> bool:
     """Say whether a node is a linear layer that every device of a group computes."""
-    return name_of(node) == _GROUPED and cast(int, node.args[-1]) > 1
+    if name_of(node) != _GROUPED:
+        return False
+    *_, devices, _ = node.args
+    return cast(int, devices) > 1
 
 
 def _attention_cores(forward: LiveGraph, nodes: Sequence[fx.Node]) -> list[list[fx.Node]]:

@@ -21,10 +21,19 @@ DTYPE = torch.bfloat16
 
 @dataclass(frozen=True)
 class TensorGroup:
-    """The tensor-parallel group of a layer."""
+    """The tensor-parallel group of a layer.
+
+    Attributes
+    ----------
+    tensor_degree, sequence_parallel
+        Its devices, and whether they split the residual stream too.
+    expert_tensor
+        Devices over which each routed expert is split, where that is not this group; 0 if it is.
+    """
 
     tensor_degree: int = 1
     sequence_parallel: bool = False
+    expert_tensor: int = 0
 
     @property
     def splits_sequence(self) -> bool:
@@ -212,7 +221,8 @@ class RepeatedLinear(nn.Module):
         if self.devices == 1:
             return functional.linear(x, self.weight, self.bias)
         weight = self.weight.unsqueeze(0)
-        rows = expert_kernels.grouped_product(x.flatten(0, 1), weight, None, 1, self.devices)
+        flat = x.flatten(0, 1)
+        rows = expert_kernels.grouped_product(flat, weight, None, 1, self.devices, len(flat))
         result = rows.view(*x.shape[:2], -1)
         return result if self.bias is None else result + self.bias
 

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import torch
+from msgspec import UNSET
 from torch import Tensor, nn
 
 from phaze_opt.workload.capture.blocks import Block
@@ -51,12 +52,13 @@ def capture_transformer(
     tensor_parallel: int,
     microbatch: int,
     sequence_parallel: bool,
+    expert_tensor: int = 0,
 ) -> WorkloadVariant:
     """Capture the distinct layers at one tensor degree and microbatch.
 
     All blocks that attend to as many tokens share one layer.
     """
-    group = TensorGroup(tensor_parallel, sequence_parallel)
+    group = TensorGroup(tensor_parallel, sequence_parallel, expert_tensor)
     parts = _parts(config, group, microbatch)
     places = list(_places(config))
     kinds = list(dict.fromkeys(kind for _, kind in places))
@@ -86,6 +88,7 @@ def capture_transformer(
         layers=tuple(layers.values()),
         nodes=tuple((name, kinds.index(kind)) for name, kind in places),
         edges=edges,
+        expert_tensor=expert_tensor or UNSET,
     )
 
 

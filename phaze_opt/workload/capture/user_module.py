@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import torch
+from msgspec import UNSET
 from torch import Tensor, nn
 
 from phaze_opt.checked import checked
@@ -23,11 +24,12 @@ from phaze_opt.limits import MOST_SIZE, check_size
 from phaze_opt.workload.capture.batch_of_inputs import refuse_other_batch
 from phaze_opt.workload.capture.failures import one_sentence
 from phaze_opt.workload.capture.module_trace import ModuleCapture, capture_module
+from phaze_opt.workload.capture.own_experts import OwnExperts
 from phaze_opt.workload.capture.parallel_plan import (
     Plan,
     SplitModule,
-    planned_layers,
     refuse_wrong_split,
+    with_own_experts,
 )
 from phaze_opt.workload.graph import Workload
 
@@ -92,7 +94,8 @@ def capture(
     plan
         How to split a module: a style by name of a layer, for example
         ``{"blocks.*.attention.joint": "colwise", "blocks.*.attention.out": "rowwise"}``
-        (`phaze_opt.workload.capture.parallel_plan`). A factory returns it beside the inputs.
+        (`phaze_opt.workload.capture.parallel_plan`), and which modules are routed experts. A
+        factory returns it beside the inputs.
     sequence
         The old name of ``tokens_per_sample``.
 
@@ -146,7 +149,13 @@ def capture(
     )
     shown = {captured[1, samples].tokens_per_sample for samples in sizes}
     (tokens,) = shown if len(shown) == 1 else (None,)
-    return Workload(name, stated or tokens or 1, parameters, tuple(variants))
+    idle = sum(
+        each.idle_parameters for each in whole.module.modules() if isinstance(each, OwnExperts)
+    )
+    active = parameters - idle if idle else UNSET
+    return Workload(
+        name, stated or tokens or 1, parameters, tuple(variants), active_parameters=active
+    )
 
 
 def _stated_tokens(tokens_per_sample: int | None, sequence: int | None) -> int | None:
@@ -269,9 +278,8 @@ def _make(factory: str, make: Factory, samples: int) -> _Made:
             f"but it returned a {type(plan).__name__}."
         )
     if plan is not None:
-        planned_layers(
-            module, plan
-        )  # at every tensor degree, so that a mistake is found at the first
+        # At every tensor degree, so that a mistake is found at the first.
+        plan = with_own_experts(module, plan)
     with one_sentence(f"The module of {factory} cannot be prepared"):
         _hold_plain_tensors(module)
         return _Made(module.train(), inputs, plan)
