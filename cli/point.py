@@ -175,6 +175,11 @@ class PointOptions:
             show_default=False,
         ),
     ] = None
+    bf16_layers_at_start: Annotated[
+        int,
+        typer.Option(help="First layers that stay in bf16 whatever --precision says."),
+    ] = 0
+    bf16_layers_at_end: Annotated[int, typer.Option(help="Last layers that do so.")] = 0
     attention_precision: Annotated[
         AttentionPrecision,
         typer.Option(
@@ -250,7 +255,12 @@ class PointOptions:
         """Say in what linear layers multiply, where it is not 16 bits, and what that leaves out."""
         narrow = {"linear layers": self.precision, "attention": self.attention_precision}
         said = [f"{what} in {name}" for what, name in narrow.items() if name != "bf16"]
-        return f", {' and '.join(said)} (loss of accuracy is not modelled)" if said else ""
+        if not said:
+            return ""
+        ends = {"first": self.bf16_layers_at_start, "last": self.bf16_layers_at_end}
+        but = " and ".join(f"the {which} {count}" for which, count in ends.items() if count)
+        but = f" but for {but} layers" if but else ""
+        return f", {' and '.join(said)}{but} (loss of accuracy is not modelled)"
 
     def point(self) -> Point:
         """Read the options, and capture the model at every tensor degree the placement may use."""
@@ -335,6 +345,8 @@ class PointOptions:
             expert_imbalance=self.expert_imbalance,
             precision=self.precision,
             attention_precision=self.attention_precision,
+            bf16_layers_at_start=self.bf16_layers_at_start,
+            bf16_layers_at_end=self.bf16_layers_at_end,
             **self._fp8_weights(),
             context_parallel=self.context_parallel,
             context_kind=self.context_kind,

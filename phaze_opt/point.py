@@ -29,6 +29,7 @@ from phaze_opt.placement.degree_bounds import least_of_layers_s
 from phaze_opt.placement.expert import expert_degrees
 from phaze_opt.placement.placement_problem import ChipRates, PlacementProblem
 from phaze_opt.training import Training
+from phaze_opt.workload.bf16_layers import with_bf16_layers
 from phaze_opt.workload.context_parallel import with_context_shared_out
 from phaze_opt.workload.expert_parallel import with_experts_shared_out
 from phaze_opt.workload.fused_accumulation import with_fused_accumulation
@@ -346,11 +347,12 @@ def _shared_out(variants: Sequence[WorkloadVariant], training: Training) -> list
     """Return variants with sequences and routed experts shared out, as far as they can be.
 
     What selective recompute runs again is found first, so that it is shared out too; which products
-    add gradients up, last.
+    add gradients up, and which layers stay in 16 bits, last.
     """
     shared = with_context_shared_out(with_parts_run_again(variants, training), training)
     shared = [with_experts_shared_out(variant, training) for variant in shared]
-    return [with_fused_accumulation(variant, training) for variant in shared]
+    shared = [with_fused_accumulation(variant, training) for variant in shared]
+    return [with_bf16_layers(variant, training) for variant in shared]
 
 
 def _variants(

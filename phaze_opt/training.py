@@ -335,6 +335,9 @@ class Training:
         Whether replicas that share the optimizer or the weights out gather weights in fp8; nothing
         changes where nothing is gathered. Below ZeRO 3, only with ``fp8_primary_weights``. Weights
         in mxfp8 are gathered in bf16, since their copies by rows and by columns are cast apart.
+    bf16_layers_at_start, bf16_layers_at_end
+        How many of the first and of the last layers stay in 16 bits whatever the precisions, see
+        `phaze_opt.workload.bf16_layers`; nothing changes where all layers do.
     attention_precision
         In what fused attention multiplies: ``bf16``, or ``fp8`` and ``mxfp8`` where a kernel was
         measured on the chip. Queries, keys and values are cast, and kept so for the backward.
@@ -374,6 +377,8 @@ class Training:
     context_kind: ContextKind = "ring"
     recompute_parts: str = ""
     fused_accumulation: bool = False
+    bf16_layers_at_start: int = 0
+    bf16_layers_at_end: int = 0
 
     def __repr__(self) -> str:
         return short_repr(self)
@@ -410,6 +415,8 @@ class Training:
                 f"expert_imbalance is {self.expert_imbalance}, but it must be between 1 and "
                 f"{MOST_IMBALANCE:g}."
             )
+        for name in ("bf16_layers_at_start", "bf16_layers_at_end"):
+            check_size(name, getattr(self, name), MOST_SAMPLES, least=0)
         self._check_fp8_weights()
 
     def _check_fp8_weights(self) -> None:
@@ -498,6 +505,11 @@ class Training:
         if self.gradient_dtype is None:
             return self.state.gradient_bytes
         return ELEMENT_BYTES[self.gradient_dtype]
+
+    @property
+    def is_narrow(self) -> bool:
+        """Whether linear layers, or fused attention, multiply in fewer bits than 16."""
+        return (self.precision, self.attention_precision) != ("bf16", "bf16")
 
     @property
     def products_accumulate(self) -> bool:

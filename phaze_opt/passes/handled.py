@@ -51,6 +51,8 @@ HANDLED: Mapping[str, Mapping[str, tuple[object, ...]]] = {
         "context_kind": ("ring", "a2a", "gather"),
         "recompute_parts": _EVERY,  # of the variant
         "fused_accumulation": (False, True),  # of the variant, and of what is added up beside it
+        "bf16_layers_at_start": _EVERY,  # of the variant
+        "bf16_layers_at_end": _EVERY,
     },
     "Accelerator": dict.fromkeys(
         (
@@ -93,7 +95,7 @@ def check_handled(training: Training, accelerators: Sequence[Accelerator] = ()) 
         Names the field, and the value where only some are known.
     """
     _check_fields("Training", training)
-    if (training.precision, training.attention_precision) != ("bf16", "bf16"):
+    if training.is_narrow:
         for accelerator in accelerators:
             check_precisions(accelerator, training)
     for accelerator in {type(chip): chip for chip in accelerators}.values():

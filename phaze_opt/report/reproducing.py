@@ -35,6 +35,8 @@ _OPTIONS = (
     "context_parallel",
     "context_kind",
     "recompute_parts",
+    "bf16_layers_at_start",
+    "bf16_layers_at_end",
 )
 """Fields of `Training` that are options of ``evaluate`` with a value."""
 

@@ -116,7 +116,7 @@ def has_loss(layer: Layer) -> bool:
 @lru_cache(maxsize=1024)
 def stash_change_bytes(layer: Layer, precision: PrecisionName, recompute: str) -> int:
     """Return by how much a recipe changes what a layer keeps per microbatch; mostly below 0."""
-    if precision == "bf16" or recompute == "full" or has_loss(layer):
+    if precision == "bf16" or recompute == "full":
         return 0
     linear = set(linear_products(layer.backward))
     gathers = {each.operator for each in narrow_gathers(layer.backward, precision, linear)}

@@ -25,6 +25,7 @@ from phaze_opt.point import CostedPoint, Point, cost_point
 from phaze_opt.precision import ATTENTION_PRECISIONS, PRECISIONS
 from phaze_opt.scheduling.solve_schedule import solve_schedule
 from phaze_opt.training import Training
+from phaze_opt.workload.bf16_layers import with_bf16_layers
 from phaze_opt.workload.fused_accumulation import with_fused_accumulation
 from phaze_opt.workload.graph import Workload, WorkloadVariant
 from phaze_opt.workload.zoo import load_workload
@@ -65,6 +66,7 @@ trainings = st.builds(
     precision=st.sampled_from(["bf16", "bf16", *PRECISIONS]),
     attention_precision=st.sampled_from(["bf16", "bf16", *ATTENTION_PRECISIONS]),
     fused_accumulation=st.booleans(),
+    bf16_layers_at_end=st.sampled_from([0, 0, 1]),
 )
 
 
@@ -95,7 +97,8 @@ def workload(model: str, microbatch: int, sequence_parallel: bool) -> Workload:
 
 def accumulating(model: Workload, training: Training) -> list[WorkloadVariant]:
     """Return a model as it is trained, with products that add gradients up if they do."""
-    return [with_fused_accumulation(variant, training) for variant in model.variants]
+    fused = [with_fused_accumulation(variant, training) for variant in model.variants]
+    return [with_bf16_layers(variant, training) for variant in fused]
 
 
 def costed(model: Workload, chip: Accelerator, training: Training, **options: Any) -> CostedPoint:

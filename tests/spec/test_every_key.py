@@ -71,6 +71,8 @@ OTHER: dict[str, str] = {
     "context_kind": '"a2a"',
     "recompute_parts": '"core_attn"',
     "fused_accumulation": "true",
+    "bf16_layers_at_start": "1",
+    "bf16_layers_at_end": "2",
 }
 _FP8 = {"optimizer": '"adam"', "precision": '"fp8"'}
 NEEDS: dict[str, dict[str, str]] = {"fp8_primary_weights": _FP8, "fp8_param_gather": _FP8}
@@ -151,6 +153,8 @@ AXES: dict[str, list[Any]] = {
     "context_kind": ["ring", "gather"],
     "recompute_parts": ["", "mlp"],
     "fused_accumulation": [False, True],
+    "bf16_layers_at_start": [0, 1],
+    "bf16_layers_at_end": [0, 2],
     "fp8_ratio": [2.0, 1.0],
     "fp4_ratio": [4.0, 2.0],
     "int8_ratio": [2.0, 1.0],
