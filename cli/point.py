@@ -23,7 +23,7 @@ from phaze_opt.choices import (
     SoftwareName,
 )
 from phaze_opt.errors import InfeasibleError
-from phaze_opt.precision import AttentionPrecision, PrecisionName
+from phaze_opt.precision import AttentionPrecision, Fp8Scaling, PrecisionName
 from phaze_opt.units import GIB
 
 from .output import (
@@ -159,6 +159,21 @@ class PointOptions:
             "accuracy is not modelled."
         ),
     ] = "bf16"
+    fp8_scaling: Annotated[
+        Fp8Scaling,
+        typer.Option(
+            help="Whence a tensor in fp8 has its one scale: from its own largest element, or those "
+            "of steps before."
+        ),
+    ] = "current"
+    fp8_column_copies: Annotated[
+        bool | None,
+        typer.Option(
+            "--fp8-column-copies/--no-fp8-column-copies",
+            help="Products in fp8 read by columns from transposed copies; as the chip needs.",
+            show_default=False,
+        ),
+    ] = None
     fp8_primary_weights: Annotated[
         bool | None,
         typer.Option(
@@ -347,6 +362,8 @@ class PointOptions:
             attention_precision=self.attention_precision,
             bf16_layers_at_start=self.bf16_layers_at_start,
             bf16_layers_at_end=self.bf16_layers_at_end,
+            fp8_scaling=self.fp8_scaling,
+            fp8_column_copies=self.fp8_column_copies,
             **self._fp8_weights(),
             context_parallel=self.context_parallel,
             context_kind=self.context_kind,

@@ -14,7 +14,7 @@ from phaze_opt.degrees import Degrees
 from phaze_opt.errors import InputError
 from phaze_opt.estimator.vector_core import vector_operator
 from phaze_opt.hardware.accelerator import Accelerator
-from phaze_opt.hardware.buildable import check_chip, check_precisions
+from phaze_opt.hardware.buildable import check_chip, check_precisions, training_on
 from phaze_opt.network.cluster import Cluster
 from phaze_opt.network.collective import tensor_terms
 from phaze_opt.network.slices import slices
@@ -156,7 +156,7 @@ def cost_points(
         check_precisions(point.accelerator, point.training)
     degrees = degrees_of(first.placement, first.workload, first.cluster, first.training)
     fusion = fusion_of(first)
-    training = training_as_fused(first.training, fusion)
+    training = training_as_fused(training_on(first.accelerator, first.training), fusion)
     variants = _variants(first.workload, cluster, training, degrees)
     chips = [
         Chip(point.accelerator, cluster, fusion, point.lane_rate, point.prove, point.host_rate)

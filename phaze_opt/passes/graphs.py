@@ -57,13 +57,24 @@ def graphs_of(layer: Layer, training: Training) -> dict[str, OperatorGraph]:
         graphs["recompute"] = layer.selective_recompute
     if attention_precision != "bf16":
         graphs = {
-            name: narrow_attention(graph, attention_precision, stashed=name == "backward")
+            name: narrow_attention(
+                graph,
+                attention_precision,
+                stashed=name == "backward",
+                scaling=training.fp8_scaling,
+            )
             for name, graph in graphs.items()
         }
     if precision == "bf16":
         return graphs
     return {
-        name: quantised(graph, precision, stashed=name == "backward")
+        name: quantised(
+            graph,
+            precision,
+            stashed=name == "backward",
+            scaling=training.fp8_scaling,
+            column_copies=training.narrow_copies > 1,
+        )
         for name, graph in graphs.items()
     }
 

@@ -37,6 +37,7 @@ _OPTIONS = (
     "recompute_parts",
     "bf16_layers_at_start",
     "bf16_layers_at_end",
+    "fp8_scaling",
 )
 """Fields of `Training` that are options of ``evaluate`` with a value."""
 

@@ -67,6 +67,7 @@ trainings = st.builds(
     attention_precision=st.sampled_from(["bf16", "bf16", *ATTENTION_PRECISIONS]),
     fused_accumulation=st.booleans(),
     bf16_layers_at_end=st.sampled_from([0, 0, 1]),
+    fp8_column_copies=st.booleans(),
 )
 
 
@@ -77,7 +78,8 @@ def able(name: str, **fields: float) -> Accelerator:
         for precision, rate in (("fp8", 1.6), ("mxfp8", 1.3))
         for direction in ("rate", "backward_rate")
     }
-    return load_accelerator(name, fp8_ratio=2.0, fp4_ratio=3.0, int8_ratio=2.0, **rates, **fields)
+    chip = load_accelerator(name, fp8_ratio=2.0, fp4_ratio=3.0, int8_ratio=2.0, **rates, **fields)
+    return replace(chip, fp8_column_copies=False)
 
 
 @functools.cache
