@@ -18,6 +18,7 @@ from typing import Literal, cast
 from phaze_opt.choices import (
     ContextKind,
     Dispatcher,
+    FusionMode,
     OptimizerName,
     Overlap,
     Recompute,
@@ -32,7 +33,13 @@ from phaze_opt.hardware.presets import find_accelerator
 from phaze_opt.network.presets import load_cluster
 from phaze_opt.passes.scheduled import ScheduledLayer
 from phaze_opt.point import CostedPoint, Point, cost_point
-from phaze_opt.precision import PRECISIONS, PrecisionName
+from phaze_opt.precision import (
+    PARAM_GATHER,
+    PRECISIONS,
+    AttentionPrecision,
+    Fp8Scaling,
+    PrecisionName,
+)
 from phaze_opt.scheduling.schedule_problem import Schedule
 from phaze_opt.software import SOFTWARE, Software
 from phaze_opt.training import Training
@@ -209,6 +216,15 @@ def _fuses_accumulation(options: dict[str, str], software: Software) -> bool:
     return stated == "true" if stated else software.fused_accumulation
 
 
+def _fp8_weights(
+    options: dict[str, str], software: Software, precision: PrecisionName
+) -> dict[str, bool]:
+    """Return whether weights were held and gathered in fp8: as stated, or as the software does."""
+    if not options.get("fp8_weights"):
+        return software.fp8_weights(precision)
+    return {"fp8_primary_weights": True, "fp8_param_gather": precision in PARAM_GATHER}
+
+
 def _recipe(stated: str) -> PrecisionName:
     """Return in what linear layers multiplied: a recipe, or 16 bits of either kind."""
     return cast(PrecisionName, stated) if stated in PRECISIONS else "bf16"
@@ -265,10 +281,15 @@ def _as_it_may_have_run(options: dict[str, str]) -> Iterator[tuple[CostedPoint, 
             accumulation_dtype=software.accumulation_dtype,
             fused_accumulation=_fuses_accumulation(options, software),
             precision=precision,
-            **software.fp8_weights(precision),
+            **_fp8_weights(options, software, precision),
+            attention_precision=cast(
+                AttentionPrecision, options.get("attention_precision") or "bf16"
+            ),
+            fp8_scaling=cast(Fp8Scaling, options.get("fp8_scaling") or "current"),
             context_parallel=context,
             context_kind=cast(ContextKind, options.get("context_kind") or "ring"),
         )
-        point = Point(workload, chip, cluster, training, degrees, software.fusion)
+        fusion = cast(FusionMode | None, options.get("fusion") or software.fusion)
+        point = Point(workload, chip, cluster, training, degrees, fusion)
         costed = cost_point(point, schedules)
         yield costed, place_point(costed)
