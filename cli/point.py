@@ -23,7 +23,7 @@ from phaze_opt.choices import (
     SoftwareName,
 )
 from phaze_opt.errors import InfeasibleError
-from phaze_opt.precision import AttentionPrecision, PrecisionName
+from phaze_opt.precision import AttentionPrecision, Fp8Scaling, PrecisionName
 from phaze_opt.units import GIB
 
 from .output import (
@@ -173,6 +173,21 @@ class PointOptions:
             "accuracy is not modelled."
         ),
     ] = "bf16"
+    fp8_scaling: Annotated[
+        Fp8Scaling,
+        typer.Option(
+            help="Whence a tensor in fp8 has its one scale: from its own largest element, or those "
+            "of steps before."
+        ),
+    ] = "current"
+    fp8_column_copies: Annotated[
+        bool | None,
+        typer.Option(
+            "--fp8-column-copies/--no-fp8-column-copies",
+            help="Products in fp8 read by columns from transposed copies; as the chip needs.",
+            show_default=False,
+        ),
+    ] = None
     fp8_primary_weights: Annotated[
         bool | None,
         typer.Option(
@@ -189,6 +204,11 @@ class PointOptions:
             show_default=False,
         ),
     ] = None
+    bf16_layers_at_start: Annotated[
+        int,
+        typer.Option(help="First layers that stay in bf16 whatever --precision says."),
+    ] = 0
+    bf16_layers_at_end: Annotated[int, typer.Option(help="Last layers that do so.")] = 0
     attention_precision: Annotated[
         AttentionPrecision,
         typer.Option(
@@ -264,7 +284,12 @@ class PointOptions:
         """Say in what linear layers multiply, where it is not 16 bits, and what that leaves out."""
         narrow = {"linear layers": self.precision, "attention": self.attention_precision}
         said = [f"{what} in {name}" for what, name in narrow.items() if name != "bf16"]
-        return f", {' and '.join(said)} (loss of accuracy is not modelled)" if said else ""
+        if not said:
+            return ""
+        ends = {"first": self.bf16_layers_at_start, "last": self.bf16_layers_at_end}
+        but = " and ".join(f"the {which} {count}" for which, count in ends.items() if count)
+        but = f" but for {but} layers" if but else ""
+        return f", {' and '.join(said)}{but} (loss of accuracy is not modelled)"
 
     def point(self) -> Point:
         """Read the options, and capture the model at every tensor degree the placement may use."""
@@ -351,6 +376,10 @@ class PointOptions:
             expert_capacity=self.expert_capacity,
             precision=self.precision,
             attention_precision=self.attention_precision,
+            bf16_layers_at_start=self.bf16_layers_at_start,
+            bf16_layers_at_end=self.bf16_layers_at_end,
+            fp8_scaling=self.fp8_scaling,
+            fp8_column_copies=self.fp8_column_copies,
             **self._fp8_weights(),
             context_parallel=self.context_parallel,
             context_kind=self.context_kind,

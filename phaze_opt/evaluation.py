@@ -398,6 +398,7 @@ def evaluate_many(points: Sequence[Point], cache: ScheduleCache | None = None) -
     for place, point in enumerate(points):
         shared = (
             id(point.workload),
+            point.accelerator.fp8_column_copies,
             point.cluster,
             point.training,
             point.placement,

@@ -14,7 +14,7 @@ from phaze_opt.degrees import Degrees
 from phaze_opt.errors import InputError
 from phaze_opt.estimator.vector_core import vector_operator
 from phaze_opt.hardware.accelerator import Accelerator
-from phaze_opt.hardware.buildable import check_chip, check_precisions
+from phaze_opt.hardware.buildable import check_chip, check_precisions, training_on
 from phaze_opt.network.cluster import Cluster
 from phaze_opt.network.collective import tensor_terms
 from phaze_opt.network.slices import slices
@@ -29,6 +29,7 @@ from phaze_opt.placement.degree_bounds import least_of_layers_s
 from phaze_opt.placement.expert import expert_degrees
 from phaze_opt.placement.placement_problem import ChipRates, PlacementProblem
 from phaze_opt.training import Training
+from phaze_opt.workload.bf16_layers import with_bf16_layers
 from phaze_opt.workload.context_parallel import with_context_shared_out
 from phaze_opt.workload.expert_parallel import whole_groups, with_experts_shared_out
 from phaze_opt.workload.fused_accumulation import with_fused_accumulation
@@ -155,7 +156,7 @@ def cost_points(
         check_precisions(point.accelerator, point.training)
     degrees = degrees_of(first.placement, first.workload, first.cluster, first.training)
     fusion = fusion_of(first)
-    training = training_as_fused(first.training, fusion)
+    training = training_as_fused(training_on(first.accelerator, first.training), fusion)
     variants = _variants(first.workload, cluster, training, degrees)
     chips = [
         Chip(point.accelerator, cluster, fusion, point.lane_rate, point.prove, point.host_rate)
@@ -347,11 +348,14 @@ def _shared_out(variants: Sequence[WorkloadVariant], training: Training) -> list
     """Return variants with sequences and routed experts shared out, as far as they can be.
 
     What selective recompute runs again is found first, so that it is shared out too; which products
-    add gradients up, last.
+    add gradients up, and which layers stay in 16 bits, last.
     """
     shared = with_context_shared_out(with_parts_run_again(variants, training), training)
     shared = [with_experts_shared_out(each, training) for each in whole_groups(shared, training)]
     return [with_fused_accumulation(variant, training) for variant in shared]
+    shared = [with_experts_shared_out(variant, training) for variant in shared]
+    shared = [with_fused_accumulation(variant, training) for variant in shared]
+    return [with_bf16_layers(variant, training) for variant in shared]
 
 
 def _variants(

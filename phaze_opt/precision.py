@@ -54,6 +54,9 @@ AttentionPrecision = Literal["bf16", "fp8", "mxfp8"]
 ATTENTION_PRECISIONS: tuple[AttentionPrecision, ...] = ("bf16", "fp8", "mxfp8")
 """In the order in which `phaze_opt.hardware.accelerator.AttentionKernel` holds their rates."""
 
+Fp8Scaling = Literal["current", "delayed"]
+"""Whence the one scale of a tensor in fp8: its own largest element, or those of steps before."""
+
 ArrayKind = Literal["bf16", "fp8", "fp8-block", "fp4", "int8"]
 """What arrays multiply at a rate of its own; scales per block of fp8 may take cycles too."""
 

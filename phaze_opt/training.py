@@ -28,6 +28,7 @@ from phaze_opt.precision import (
     PRECISIONS,
     PRIMARY_WEIGHTS,
     AttentionPrecision,
+    Fp8Scaling,
     PrecisionName,
 )
 from phaze_opt.printing import short_repr
@@ -191,6 +192,7 @@ def _in_fewer_bits(
     name: OptimizerName,
     precision: PrecisionName,
     zero: int,
+    copies: int,
     primary_weights: bool,
     param_gather: bool,
     accumulation_dtype: GradientDtype | None,
@@ -208,15 +210,15 @@ def _in_fewer_bits(
     if precision == "bf16":
         return own
     narrow = PRECISIONS[precision].weight_bytes
-    both = 2 * narrow
+    all_copies = copies * narrow
     if primary_weights:
-        own = replace(own, weight_bytes=both, whole_weight_bytes=both)
+        own = replace(own, weight_bytes=all_copies, whole_weight_bytes=all_copies)
     elif zero == 3:
         # Weights are cast when they have been gathered, or just before that.
-        whole = both if param_gather else _WEIGHT_BYTES + both
+        whole = all_copies if param_gather else _WEIGHT_BYTES + all_copies
         own = replace(own, whole_weight_bytes=whole)
     else:
-        own = replace(own, copy_bytes=both)
+        own = replace(own, copy_bytes=all_copies)
     return replace(own, gathered_bytes=narrow) if param_gather else own
 
 
@@ -327,14 +329,27 @@ class Training:
         In what linear layers multiply, see `phaze_opt.workload.recipes`: ``bf16`` or a recipe with
         fewer bits. Loss of accuracy is not modelled: whether the model still trains as well is for
         the user to know.
+    fp8_scaling
+        Whence the scale of a tensor comes where it has one (precision, or attention, in ``fp8``):
+        ``current``, its own largest element, which is looked for before the cast, or ``delayed``,
+        those of steps before, so that the cast is part of the kernel that makes the tensor. The
+        largest elements are then exchanged by all devices in one message of a few bytes per
+        microbatch and direction, which is not counted.
+    fp8_column_copies
+        Whether products in ``fp8`` read operands by columns from a copy of their own, transposed,
+        as Hopper needs it; the recipes with scales of rows or blocks always do. As the chip does
+        where it is not said (`phaze_opt.hardware.accelerator.Accelerator`).
     fp8_primary_weights
-        Whether weights are held in fp8 only, by rows and by columns, with no copy in 16 bits beside
+        Whether weights are held in fp8 only, in all their copies, with no copy in 16 bits beside
         the optimizer's master weights in fp32 (``fp8_model_init`` of Transformer Engine,
         ``--fp8-param-gather`` of Megatron-LM).
     fp8_param_gather
         Whether replicas that share the optimizer or the weights out gather weights in fp8; nothing
         changes where nothing is gathered. Below ZeRO 3, only with ``fp8_primary_weights``. Weights
         in mxfp8 are gathered in bf16, since their copies by rows and by columns are cast apart.
+    bf16_layers_at_start, bf16_layers_at_end
+        How many of the first and of the last layers stay in 16 bits whatever the precisions, see
+        `phaze_opt.workload.bf16_layers`; nothing changes where all layers do.
     attention_precision
         In what fused attention multiplies: ``bf16``, or ``fp8`` and ``mxfp8`` where a kernel was
         measured on the chip. Queries, keys and values are cast, and kept so for the backward.
@@ -385,6 +400,10 @@ class Training:
     fused_accumulation: bool = False
     expert_tensor_parallel: int = 0
     expert_capacity: float = 0.0
+    bf16_layers_at_start: int = 0
+    bf16_layers_at_end: int = 0
+    fp8_scaling: Fp8Scaling = "current"
+    fp8_column_copies: bool | None = None
 
     def __repr__(self) -> str:
         return short_repr(self)
@@ -424,6 +443,10 @@ class Training:
                 f"{MOST_IMBALANCE:g}."
             )
         self._check_capacity()
+        for name in ("bf16_layers_at_start", "bf16_layers_at_end"):
+            check_size(name, getattr(self, name), MOST_SAMPLES, least=0)
+        if self.fp8_scaling == "delayed":
+            self._check_delayed_scaling()
         self._check_fp8_weights()
 
     def _check_capacity(self) -> None:
@@ -445,6 +468,19 @@ class Training:
             raise InputError(
                 f"dispatcher is {self.dispatcher}, but with an expert_capacity of {capacity} it "
                 "must be nccl: the others send the tokens that come."
+            )
+
+    def _check_delayed_scaling(self) -> None:
+        """Refuse scales of steps before where no software has them."""
+        if "fp8" not in (self.precision, self.attention_precision):
+            raise InputError(
+                f"fp8_scaling is delayed, but precision is {self.precision} and "
+                f"attention_precision {self.attention_precision}; one of them must be fp8."
+            )
+        if self.bf16_layers_at_start or self.bf16_layers_at_end:
+            raise InputError(
+                "fp8_scaling is delayed, but some layers stay in bf16, which Megatron-LM has with "
+                "current scaling only."
             )
 
     def _check_fp8_weights(self) -> None:
@@ -544,7 +580,8 @@ class Training:
             return 0, 0
         narrow = PRECISIONS[self.precision].weight_bytes
         if self.fp8_param_gather:
-            return 0, 2 * narrow  # the copy by columns is a transpose of the gathered one
+            # A copy by columns is a transpose of the gathered one.
+            return 0, 2 * narrow * (self.narrow_copies - 1)
         return _WEIGHT_BYTES + narrow, _WEIGHT_BYTES + narrow
 
     @property
@@ -553,6 +590,16 @@ class Training:
         if self.gradient_dtype is None:
             return self.state.gradient_bytes
         return ELEMENT_BYTES[self.gradient_dtype]
+
+    @property
+    def narrow_copies(self) -> int:
+        """How many narrow copies of an operand its three products read: by rows, and by columns."""
+        return 1 if self.precision == "fp8" and self.fp8_column_copies is False else 2
+
+    @property
+    def is_narrow(self) -> bool:
+        """Whether linear layers, or fused attention, multiply in fewer bits than 16."""
+        return (self.precision, self.attention_precision) != ("bf16", "bf16")
 
     @property
     def products_accumulate(self) -> bool:
@@ -594,15 +641,17 @@ class Training:
     def state(self) -> Optimizer:
         """What is held and moved per parameter: the optimizer's, and narrow copies of weights.
 
-        A copy by rows and one by columns stand beside the weights in 16 bits, as Transformer
-        Engine keeps them where nobody asks for narrow primary weights. All parameters count, though
-        those that stay in 16 bits have no copies; primary weights in fp8 take as many bytes in both
-        copies as one in 16 bits. What ZeRO 3 gathers is cast whenever it has been, and not kept.
+        A copy by rows and one by columns, where that is another, stand beside the weights in 16
+        bits, as Transformer Engine keeps them where nobody asks for narrow primary weights. All
+        parameters count, though those that stay in 16 bits have no copies; primary weights in fp8
+        take as many bytes in both copies as one in 16 bits. What ZeRO 3 gathers is cast whenever it
+        has been, and not kept.
         """
         return _in_fewer_bits(
             self.optimizer,
             self.precision,
             self.zero,
+            self.narrow_copies,
             self.fp8_primary_weights,
             self.fp8_param_gather,
             self.accumulation_dtype,
@@ -612,13 +661,16 @@ class Training:
     def cast_bytes(self) -> float:
         """Bytes per local parameter to cast all weights of a device, once per batch.
 
-        From 16 bits to both copies, after the step and the gather of what replicas stepped: each
-        replica casts all of its own. Primary weights that are gathered in fp8 are only transposed.
+        From 16 bits to all copies, after the step and the gather of what replicas stepped: each
+        replica casts all of its own. Primary weights that are gathered in fp8 are only transposed,
+        where columns have a copy of their own.
         """
         if self.precision == "bf16" or self.zero == 3:
             return 0
         narrow = PRECISIONS[self.precision].weight_bytes
-        return 2 * narrow if self._gathers_primary_weights else _WEIGHT_BYTES + 2 * narrow
+        if self._gathers_primary_weights:
+            return 2 * narrow * (self.narrow_copies - 1)
+        return _WEIGHT_BYTES + self.narrow_copies * narrow
 
     @property
     def _gathers_primary_weights(self) -> bool:

@@ -68,7 +68,7 @@ def _slower(cycles: float, rate: float | None) -> float:
 @cache
 def _numbers_of(kind: type[Any]) -> tuple[str, ...]:
     """Return the fields of a kind of chip that are numbers, or nothing."""
-    others = "calibration", "concurrent_operators"
+    others = "calibration", "concurrent_operators", "fp8_column_copies"
     return tuple([entry.name for entry in fields(kind) if entry.name not in others])
 
 
@@ -105,6 +105,9 @@ class Accelerator(PrintsAsTables):
         Nominal multiply-accumulates per cycle in 8-bit and 4-bit floating point and in 8-bit
         integers for each in bf16, dense; ``None`` where the arrays have none. They take area under
         the model ``chip``.
+    fp8_column_copies
+        Whether products of fp8 operands with one scale each need those that they read by columns
+        transposed in memory; false where they read every layout.
 
     Raises
     ------
@@ -132,6 +135,7 @@ class Accelerator(PrintsAsTables):
     fp8_ratio: float | None = None
     fp4_ratio: float | None = None
     int8_ratio: float | None = None
+    fp8_column_copies: bool = True
 
     def __post_init__(self) -> None:
         check_fields(self)

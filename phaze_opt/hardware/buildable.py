@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -121,6 +122,26 @@ def check_precisions(accelerator: Accelerator, training: Training) -> None:
     """
     check_precision(accelerator, training.precision)
     check_attention_precision(accelerator, training.attention_precision)
+
+
+def training_on(accelerator: Accelerator, training: Training) -> Training:
+    """Return how a model is trained on a chip: with the copies of operands that it needs.
+
+    Raises
+    ------
+    InputError
+        If the training has fewer.
+    """
+    if training.precision != "fp8":
+        return training
+    if training.fp8_column_copies is None:
+        return replace(training, fp8_column_copies=accelerator.fp8_column_copies)
+    if accelerator.fp8_column_copies and not training.fp8_column_copies:
+        raise InputError(
+            "fp8_column_copies is off, but products of the chip read fp8 by columns from "
+            "transposed copies only (its fp8_column_copies is true)."
+        )
+    return training
 
 
 def tensor_cores_fit(columns: Mapping[str, FloatArray]) -> BoolArray:

@@ -9,6 +9,7 @@ from typing import TypeVar
 
 from phaze_opt.arrays import FloatArray
 from phaze_opt.choices import FusionMode
+from phaze_opt.passes.graphs import precisions_of
 from phaze_opt.passes.layer_cost import LayerCost, LayerPasses
 from phaze_opt.training import Training
 from phaze_opt.workload.fused_accumulation import accumulated_parameters
@@ -31,8 +32,9 @@ def memory_bytes(layer: Layer, training: Training, fusion: FusionMode) -> tuple[
     """Return what a layer keeps per microbatch in flight, and its working set."""
     working_set = layer.fused_transient_bytes if fusion == "epilogue" else layer.transient_bytes
     kept: int = getattr(layer.stash_bytes, training.recompute)
-    kept += stash_change_bytes(layer, training.precision, training.recompute)
-    kept += attention_stash_change_bytes(layer, training.attention_precision, training.recompute)
+    precision, attention_precision = precisions_of(layer, training)
+    kept += stash_change_bytes(layer, precision, training.recompute)
+    kept += attention_stash_change_bytes(layer, attention_precision, training.recompute)
     kept = max(kept, 0)
     used: int = getattr(working_set, training.recompute)
     return kept, used

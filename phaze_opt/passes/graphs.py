@@ -9,6 +9,7 @@ from typing import TypeVar
 
 from phaze_opt.choices import FusionMode
 from phaze_opt.hardware.accelerator import Accelerator
+from phaze_opt.precision import AttentionPrecision, PrecisionName
 from phaze_opt.training import Training
 from phaze_opt.workload.fusion import fuse
 from phaze_opt.workload.graph import Layer, OperatorGraph
@@ -37,24 +38,43 @@ def as_estimated(training: Training) -> Training:
     return replace(training, zero=0, launch="graphs")
 
 
-def graphs_of(layer: Layer, training: Training) -> dict[str, OperatorGraph]:
-    """Name the graphs that run: what a full recompute runs again is the forward.
+def precisions_of(layer: Layer, training: Training) -> tuple[PrecisionName, AttentionPrecision]:
+    """Return in what a layer's linear layers multiply, and its fused attention.
 
-    Linear layers run in the recipe of the training, but for those of the layer with the loss, and
-    fused attention in the precision that is said for it.
+    The linear layers of the layer with the loss stay in 16 bits, whatever the training says, and
+    all of a layer that is marked so (`phaze_opt.workload.bf16_layers`).
     """
+    if layer.in_bf16:
+        return "bf16", "bf16"
+    return "bf16" if has_loss(layer) else training.precision, training.attention_precision
+
+
+def graphs_of(layer: Layer, training: Training) -> dict[str, OperatorGraph]:
+    """Name the graphs that run, in their precisions: a full recompute runs the forward again."""
+    precision, attention_precision = precisions_of(layer, training)
     graphs = {"forward": layer.forward, "backward": layer.backward}
     if training.recompute == "selective":
         graphs["recompute"] = layer.selective_recompute
-    if training.attention_precision != "bf16":
+    if attention_precision != "bf16":
         graphs = {
-            name: narrow_attention(graph, training.attention_precision, stashed=name == "backward")
+            name: narrow_attention(
+                graph,
+                attention_precision,
+                stashed=name == "backward",
+                scaling=training.fp8_scaling,
+            )
             for name, graph in graphs.items()
         }
-    if training.precision == "bf16" or has_loss(layer):
+    if precision == "bf16":
         return graphs
     return {
-        name: quantised(graph, training.precision, stashed=name == "backward")
+        name: quantised(
+            graph,
+            precision,
+            stashed=name == "backward",
+            scaling=training.fp8_scaling,
+            column_copies=training.narrow_copies > 1,
+        )
         for name, graph in graphs.items()
     }
 

@@ -53,6 +53,10 @@ HANDLED: Mapping[str, Mapping[str, tuple[object, ...]]] = {
         "context_kind": ("ring", "a2a", "gather"),
         "recompute_parts": _EVERY,  # of the variant
         "fused_accumulation": (False, True),  # of the variant, and of what is added up beside it
+        "bf16_layers_at_start": _EVERY,  # of the variant
+        "bf16_layers_at_end": _EVERY,
+        "fp8_scaling": ("current", "delayed"),
+        "fp8_column_copies": (None, False, True),
     },
     "Accelerator": dict.fromkeys(
         (
@@ -61,6 +65,7 @@ HANDLED: Mapping[str, Mapping[str, tuple[object, ...]]] = {
             *("glb_bytes", "glb_bytes_per_cycle", "hbm_bytes", "hbm_bytes_per_s"),
             *("clock_hz", "concurrent_operators", "calibration"),
             *("fp8_ratio", "fp4_ratio", "int8_ratio"),
+            "fp8_column_copies",  # on which the training depends
             "tdp_w",  # on which nothing depends
         ),
         _EVERY,
@@ -95,9 +100,16 @@ def check_handled(training: Training, accelerators: Sequence[Accelerator] = ()) 
         Names the field, and the value where only some are known.
     """
     _check_fields("Training", training)
-    if (training.precision, training.attention_precision) != ("bf16", "bf16"):
+    if training.is_narrow:
         for accelerator in accelerators:
             check_precisions(accelerator, training)
+            unsaid = training.precision == "fp8" and training.fp8_column_copies is None
+            if unsaid and not accelerator.fp8_column_copies:
+                raise InputError(
+                    "The bounds do not know fp8_column_copies = None of Training for a chip whose "
+                    "products read fp8 in every layout; phaze_opt.hardware.buildable.training_on "
+                    "says it."
+                )
     for accelerator in {type(chip): chip for chip in accelerators}.values():
         _check_fields("Accelerator", accelerator)
     for calibration in {type(chip.calibration): chip.calibration for chip in accelerators}.values():

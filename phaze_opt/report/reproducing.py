@@ -37,6 +37,9 @@ _OPTIONS = (
     "recompute_parts",
     "expert_tensor_parallel",
     "expert_capacity",
+    "bf16_layers_at_start",
+    "bf16_layers_at_end",
+    "fp8_scaling",
 )
 """Fields of `Training` that are options of ``evaluate`` with a value."""
 

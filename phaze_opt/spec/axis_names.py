@@ -23,10 +23,12 @@ from phaze_opt.training import Training
 AxisKind = Literal["chip", "network", "training"]
 
 _NOT_SEARCHED = ("concurrent_operators", "tdp_w")
+_OF_TRAINING = ("fp8_column_copies",)
+"""Names of fields of the chip that name an option of the training run too."""
 CHIP_FIELDS = {
     name: kind
     for name, kind in FIELD_TYPES.items()
-    if not name.startswith(CALIBRATION) and name not in _NOT_SEARCHED
+    if not name.startswith(CALIBRATION) and name not in (*_NOT_SEARCHED, *_OF_TRAINING)
 }
 """Type of every field of `Accelerator` that may be an axis."""
 
@@ -53,6 +55,7 @@ WORDS = (
     "dispatcher",
     "precision",
     "attention_precision",
+    "fp8_scaling",
     "context_kind",
     "recompute_parts",
     "attention",

@@ -31,6 +31,7 @@ from phaze_opt.spec.frozen import (
 )
 from phaze_opt.spec.study_spec import StudySpec, WorkloadSpec
 from phaze_opt.training import Training
+from phaze_opt.workload.bf16_layers import with_bf16_layers
 from phaze_opt.workload.context_parallel import with_context_shared_out
 from phaze_opt.workload.expert_parallel import whole_groups, with_experts_shared_out
 from phaze_opt.workload.graph import Workload, WorkloadVariant
@@ -79,7 +80,7 @@ def freeze(
 
 
 def _check_groups(spec: StudySpec, workloads: Sequence[Workload]) -> None:
-    """Refuse parts that no layer has, and devices that cannot share experts or attention out."""
+    """Refuse parts and layers that a model has not, and devices that cannot share it out."""
     degrees: tuple[Any, ...] = spec.space.values_of("expert_parallel") or (spec.expert_parallel,)
     for degree in degrees:
         training = Training(1, expert_parallel=degree)
@@ -90,6 +91,13 @@ def _check_groups(spec: StudySpec, workloads: Sequence[Workload]) -> None:
         training = Training(1, recompute="selective", recompute_parts=str(parts))
         for workload in workloads:
             with_parts_run_again(workload.variants[:1], training)
+    ends: list[tuple[Any, ...]] = [
+        spec.space.values_of(name) or (getattr(spec, name),)
+        for name in ("bf16_layers_at_start", "bf16_layers_at_end")
+    ]
+    most = Training(1, bf16_layers_at_start=max(ends[0]), bf16_layers_at_end=max(ends[1]))
+    for workload in workloads:
+        with_bf16_layers(workload.variants[0], most)
     kinds: tuple[Any, ...] = spec.space.values_of("context_kind") or (spec.context_kind,)
     for kind in kinds:
         training = Training(1, context_kind=kind)

@@ -27,7 +27,7 @@ from phaze_opt.choices import (
 from phaze_opt.codec import convert_fields, from_builtins, read_toml_file
 from phaze_opt.errors import InputError
 from phaze_opt.limits import MOST_DEVICES, MOST_SAMPLES, MOST_TRIALS, check_size
-from phaze_opt.precision import AttentionPrecision, PrecisionName
+from phaze_opt.precision import AttentionPrecision, Fp8Scaling, PrecisionName
 from phaze_opt.printing import short_repr
 from phaze_opt.spec.axis_names import TRAINING_NAMES, kind_of
 from phaze_opt.spec.objectives import (
@@ -208,6 +208,7 @@ class StudySpec:
     dispatcher, expert_imbalance, precision, fp8_primary_weights, fp8_param_gather, \
     attention_precision, accumulation_dtype, context_parallel, context_kind, recompute_parts, \
     fused_accumulation, expert_tensor_parallel, expert_capacity
+    fused_accumulation, bf16_layers_at_start, bf16_layers_at_end, fp8_scaling, fp8_column_copies
         Options of the training run, as in `phaze_opt.training.Training`, unless they are axes of
         the space. An interleave above 1 implies the interleaved pipeline schedule.
     workloads
@@ -275,6 +276,10 @@ class StudySpec:
     fused_accumulation: bool = False
     expert_tensor_parallel: int = 0
     expert_capacity: float = 0.0
+    bf16_layers_at_start: int = 0
+    bf16_layers_at_end: int = 0
+    fp8_scaling: Fp8Scaling = "current"
+    fp8_column_copies: bool | None = None
     placement: PlacementChoice = "solve"
 
     def __post_init__(self) -> None:

@@ -25,7 +25,10 @@ from phaze_opt.validation.measured import ValidationRow, ValidationTable
 from phaze_opt.validation.stated_run import EvaluatedRun, evaluate_stated_run
 
 _NEEDED = ("model", "accelerator", "cluster", "global_batch")
-_PLACES = ("pipeline", "data", "tensor", "devices", "sequence", "attention_kernel", "software")
+_PLACES = (
+    *("pipeline", "data", "tensor", "devices", "sequence"),
+    *("attention_kernel", "software", "fusion"),
+)
 _NOTES = ("case", "source", "trust", "repeats", "note")
 """Columns that say something for a person."""
 _MEMORY = {"measured_memory_bytes": 1.0, "measured_memory_gib": 2.0**30}

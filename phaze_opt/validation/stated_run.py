@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, NamedTuple, cast, get_type_hints
 
-from phaze_opt.choices import SoftwareName
+from phaze_opt.choices import FusionMode, SoftwareName
 from phaze_opt.codec import from_text
 from phaze_opt.degrees import Degrees
 from phaze_opt.errors import InputError, unknown_name
@@ -176,7 +176,7 @@ def evaluate_stated_run(options: Mapping[str, str]) -> EvaluatedRun:
         Text by column; empty where nothing is stated. ``model``, ``accelerator``, ``cluster``,
         ``pipeline``, ``data``, ``tensor``, ``global_batch`` and ``software`` or ``optimizer`` are
         needed; then there are the fields of `phaze_opt.training.Training`, the columns of
-        `OPEN_COLUMNS`, ``sequence`` and ``attention_kernel``.
+        `OPEN_COLUMNS`, ``sequence``, ``attention_kernel`` and ``fusion``.
 
     Raises
     ------
@@ -260,13 +260,16 @@ def _as_it_may_have_run(options: Mapping[str, str], software: Software) -> Itera
         expert_tensor_parallel=(values.get("expert_tensor_parallel", 0),),
         sequence=from_text(options["sequence"], int, "sequence") if "sequence" in options else None,
     )
+    fusion = software.fusion
+    if "fusion" in options:
+        fusion = from_text(options["fusion"], FusionMode, "fusion")
     schedules: dict[str, Schedule] = {}
     for chosen in itertools.product(*choices.values()):
         own = dict(zip(choices, chosen, strict=True))
         if own.get("interleave", 1) > 1:
             own["pipeline_schedule"] = "interleaved"
         training = Training(**{**values, **own})
-        point = Point(workload, chip, cluster, training, degrees, software.fusion)
+        point = Point(workload, chip, cluster, training, degrees, fusion)
         costed = cost_point(point, schedules)
         words = ", ".join(f"{field} {own[field]}" for field in choices if len(choices[field]) > 1)
         yield TriedRun(words, costed, place_point(costed))

@@ -20,6 +20,7 @@ Modules
 ``recompute_parts``  parts of a layer that selective recompute runs again
 ``recipes``        linear layers in fewer bits: what stays in 16 bits, what is kept; ``casts``: the
                    products and their casts, ``narrow_gathers``: gathers of narrow copies
+``bf16_layers``    first and last layers that stay in 16 bits beside those in a recipe
 ``fusion``         operators merged as frameworks and compilers do
 ``workload_file``  a workload as a JSON file, written, read and checked
 ``cache``          captured variants on disk and in the package

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from phaze_opt.precision import BF16, PRECISIONS, Dtype, Precision, PrecisionName
+from phaze_opt.precision import BF16, PRECISIONS, Dtype, Fp8Scaling, Precision, PrecisionName
 from phaze_opt.workload.graph import Operator, OperatorGraph, Tensor, TensorRead, VectorWork
 
 QUANTISE = "quantise"
@@ -95,6 +95,40 @@ class _Cast(NamedTuple):
     reads: tuple[TensorRead, ...]
 
 
+class Making(NamedTuple):
+    """How narrow copies are made.
+
+    Attributes
+    ----------
+    precision
+        What is cast to.
+    stashed
+        Whether what comes into the graph was kept as narrow copies: in a backward.
+    scaling, column_copies
+        See `phaze_opt.training.Training`; of one scale per tensor of fp8 only.
+    """
+
+    precision: PrecisionName
+    stashed: bool
+    scaling: Fp8Scaling = "current"
+    column_copies: bool = True
+
+    @property
+    def scales_tensors(self) -> bool:
+        """Whether a tensor has one scale."""
+        return self.precision in _PER_TENSOR
+
+    @property
+    def searches(self) -> bool:
+        """Whether a kernel looks for the largest element before the cast."""
+        return self.scales_tensors and not (self.precision == "fp8" and self.scaling == "delayed")
+
+    @property
+    def has_one_copy(self) -> bool:
+        """Whether one copy is read both by rows and by columns."""
+        return self.precision == "fp8" and not self.column_copies
+
+
 class Casts:
     """A graph with its operators moved apart, so that casts stand between them.
 
@@ -102,27 +136,17 @@ class Casts:
     ----------
     graph
         A captured pass of a layer.
-    precision
-        What is cast to.
+    making
+        What is cast to, and how.
     linear
         The operators that read narrow operands.
-    stashed
-        Whether what comes into the graph was kept as narrow copies: in a backward.
     """
 
     _named = ""
 
-    def __init__(
-        self,
-        graph: OperatorGraph,
-        precision: PrecisionName,
-        linear: Sequence[int],
-        stashed: bool,
-    ) -> None:
-        self._graph, self._name, self._linear = graph, precision, frozenset(linear)
-        self._precision: Precision = PRECISIONS[precision]
-        self._stashed = stashed
-        self._scales_tensors = precision in _PER_TENSOR
+    def __init__(self, graph: OperatorGraph, making: Making, linear: Sequence[int]) -> None:
+        self._graph, self._making, self._linear = graph, making, frozenset(linear)
+        self._precision: Precision = PRECISIONS[making.precision]
         self._gradients = {
             writer
             for tensor in graph.tensors
@@ -153,7 +177,7 @@ class Casts:
 
     def _narrow(self, operator: Operator) -> Operator:
         """Return an operator that multiplies in the precision."""
-        gemms = tuple([replace(gemm, precision=self._name) for gemm in operator.gemms])
+        gemms = tuple([replace(gemm, precision=self._making.precision) for gemm in operator.gemms])
         return replace(operator, gemms=gemms)
 
     def _reads(self, tensor: Tensor) -> tuple[TensorRead, ...]:
@@ -163,7 +187,7 @@ class Casts:
     def _append_cast(self, tensor: Tensor) -> None:
         """Append the operators that cast a tensor."""
         number = len(self._place_of_cast) + 1
-        if self._scales_tensors:
+        if self._making.searches:
             search = VectorWork("reduce", 1, tensor.elements)
             self._operators.append(Operator(f"{self._named}largest_{number}", vector=(search,)))
             self._append_agreement(number)
@@ -176,7 +200,7 @@ class Casts:
 
     def _is_narrow(self, tensor: Tensor) -> bool:
         """Say whether narrow copies of a tensor come from outside: of weights, and kept ones."""
-        kept = self._stashed and not tensor.writers and tensor.kind == "activation"
+        kept = self._making.stashed and not tensor.writers and tensor.kind == "activation"
         return tensor.kind == "weight" or kept
 
     def _rewritten(self, tensor: Tensor) -> list[Tensor]:
@@ -192,7 +216,7 @@ class Casts:
             narrow = self._copy(tensor, operands, (), outlives=False)
             return [plain, narrow] if moved or tensor.outlives else [narrow]
         cast = self._place_of_cast[id(tensor)]
-        searches = [cast - 1] if self._scales_tensors else []
+        searches = [cast - 1] if self._making.searches else []
         read_by = [TensorRead(place, tensor.elements) for place in (*searches, cast)]
         readers = sorted([*moved, *read_by], key=lambda r: r.operator)
         copies, keeps = self._copies(tensor, operands, cast)
@@ -211,6 +235,8 @@ class Casts:
         by_columns = [read for read in operands if read.operator in self._gradients]
         # In a forward the copy by columns is kept for the backward; attention keeps its own result.
         keeps = tensor.kind == "activation" and not by_columns and tensor.outlives
+        if self._making.has_one_copy:
+            return [self._copy(tensor, operands, (cast,), outlives=keeps)], keeps
         copies = [self._copy(tensor, by_rows, (cast,), outlives=False)] if by_rows else []
         if by_columns or keeps:
             copies.append(self._copy(tensor, by_columns, (cast,), outlives=keeps))

@@ -501,6 +501,9 @@ class Layer:
     expert_groups
         Into how many groups the experts are divided, and from how many of them those of a token
         are chosen; not set where from all.
+    in_bf16
+        Whether it stays in 16 bits where other layers run in a recipe with fewer, see
+        `phaze_opt.workload.bf16_layers`; not set where it does as they do.
     """
 
     name: str
@@ -515,6 +518,7 @@ class Layer:
     output_bytes: Size
     routed_parameters: Size | UnsetType = UNSET
     expert_groups: tuple[Positive, Positive] | UnsetType = UNSET
+    in_bf16: Literal[True] | UnsetType = UNSET
 
 
 @hashed_once

@@ -5,7 +5,8 @@ where nothing but narrow products reads what is gathered (`_GATHERED`). One scal
 of the whole tensor: devices reduce their largest elements first. The copy by rows is gathered for a
 forward or a data gradient, the one by columns for a weight gradient, since elements of the two are
 scaled by other blocks; with one scale per tensor the same copy serves both. What is stored
-transposed is put in order behind the gather (`_REORDERED`). Sums over devices (reduce-scatter,
+transposed is put in order behind the gather (`_REORDERED`), unless products read fp8 in every
+layout. Sums over devices (reduce-scatter,
 all-reduce) stay in 16 bits.
 """
 
@@ -16,7 +17,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from phaze_opt.precision import BF16, ELEMENT_BYTES, PrecisionName
-from phaze_opt.workload.casts import Casts, operands_of
+from phaze_opt.workload.casts import Casts, Making, operands_of
 from phaze_opt.workload.graph import (
     Collective,
     Operator,
@@ -123,7 +124,7 @@ class GatherCasts(Casts):
 
     Parameters
     ----------
-    graph, precision, linear, stashed
+    graph, making, linear
         As of `Casts`.
     gathers
         Those that do so.
@@ -134,12 +135,11 @@ class GatherCasts(Casts):
     def __init__(
         self,
         graph: OperatorGraph,
-        precision: PrecisionName,
+        making: Making,
         linear: Sequence[int],
-        stashed: bool,
         gathers: Sequence[Gather],
     ) -> None:
-        super().__init__(graph, precision, linear, stashed)
+        super().__init__(graph, making, linear)
         self._gathers = {each.operator: each for each in gathers}
         self._gathered = {id(each.whole) for each in gathers}
         self._copied: list[_GatheredCopy] = []
@@ -167,9 +167,14 @@ class GatherCasts(Casts):
             Operator(f"{self._named}largest_of_all_{number}", collective=reduction)
         )
 
+    @property
+    def _is_stored_transposed(self) -> bool:
+        """Whether what weight gradients read is stored transposed."""
+        return self._making.precision in _REORDERED and not self._making.has_one_copy
+
     def _is_kept(self, shard: Tensor) -> bool:
         """Say whether the forward kept a narrow copy of a shard, and nothing in 16 bits."""
-        kept = self._stashed and not shard.writers and shard.kind == "activation"
+        kept = self._making.stashed and not shard.writers and shard.kind == "activation"
         return kept and only_gathered(shard, self._gathers)
 
     def _keeps(self, shard: Tensor) -> bool:
@@ -184,7 +189,7 @@ class GatherCasts(Casts):
         reads = gather.whole.readers
         by_columns = tuple([read for read in reads if read.operator in self._gradients])
         by_rows = tuple([read for read in reads if read not in by_columns])
-        if self._scales_tensors:
+        if self._making.scales_tensors:
             pairs = [(by_rows, by_columns)]
         else:
             pairs = [(by_rows, ()), ((), by_columns)]
@@ -197,7 +202,7 @@ class GatherCasts(Casts):
             place = len(self._operators)
             self._operators.append(replace(operator, id=name, collective=sent))
             reordered = None
-            if columns and self._name in _REORDERED:
+            if columns and self._is_stored_transposed:
                 reordered = place + 1
                 work = VectorWork("copy", 1, size)
                 self._operators.append(Operator(f"{_REORDER}_{name}", vector=(work,)))
@@ -216,7 +221,7 @@ class GatherCasts(Casts):
         if self._is_kept(tensor):
             return [plain] if tensor.outlives else []
         cast = self._place_of_cast[id(tensor)]
-        searches = [cast - 2] if self._scales_tensors else []
+        searches = [cast - 2] if self._making.searches else []
         read_by = [TensorRead(place, tensor.elements) for place in (*searches, cast)]
         readers = sorted([*moved, *read_by], key=lambda read: read.operator)
         scales = [
@@ -225,7 +230,7 @@ class GatherCasts(Casts):
             for place in (search, search + 1)
         ]
         outlives = tensor.outlives and not self._keeps(tensor)
-        by_columns = [] if self._scales_tensors or not self._keeps(tensor) else [cast]
+        by_columns = [] if self._making.scales_tensors or not self._keeps(tensor) else [cast]
         kept = [self._copy(tensor, (), (place,), outlives=True) for place in by_columns]
         return [replace(plain, readers=tuple(readers), outlives=outlives), *scales, *kept]
 
@@ -233,7 +238,7 @@ class GatherCasts(Casts):
         """Return a narrow copy of a shard, what is gathered of it, and that put in order."""
         shard, whole = copied.gather.shard, copied.gather.whole
         casts = () if self._is_kept(shard) else (self._place_of_cast[id(shard)],)
-        keeps = self._scales_tensors and self._keeps(shard)
+        keeps = self._making.scales_tensors and self._keeps(shard)
         sent = self._copy(shard, (), casts, outlives=keeps)
         sent = replace(sent, readers=(TensorRead(copied.place, sent.elements),))
         if copied.reordered is None:

@@ -7,7 +7,12 @@ norms, and everything that is no product.
 
 * With one scale per tensor, that of its largest element (current scaling), a kernel before the
   cast looks for it (``largest``), and neither is part of the kernel that makes the tensor: the
-  scale must be known before the first element is cast. Delayed scaling would not need it.
+  scale must be known before the first element is cast. With scales of steps before (delayed
+  scaling) the cast finds the largest element for the next step while it reads the tensor once.
+* With one scale per tensor, the copy by rows serves as that by columns too on chips whose products
+  read fp8 in every layout (Blackwell); then each tensor has one narrow copy. Others (Hopper) need
+  a transposed one. (``is_non_tn_fp8_gemm_supported`` of Transformer Engine, and its page on
+  performance considerations.)
 * An operand that the graph makes, or the gradient that arrives, is cast by an operator of its own
   (``quantise``), which reads it once and writes a copy by rows and one by columns, as forward and
   data gradient read one and the weight gradient the other. `fusion` merges it into what makes it.
@@ -28,10 +33,11 @@ from __future__ import annotations
 from collections import Counter
 from functools import lru_cache
 
-from phaze_opt.precision import PRECISIONS, AttentionPrecision, PrecisionName
+from phaze_opt.precision import PRECISIONS, AttentionPrecision, Fp8Scaling, PrecisionName
 from phaze_opt.workload.casts import (
     AttentionCasts,
     Casts,
+    Making,
     attention_cores,
     linear_products,
     only_of_attention,
@@ -44,7 +50,14 @@ _LOSSES = ("cross_entropy", "log_softmax")
 
 
 @lru_cache(maxsize=1024)
-def quantised(graph: OperatorGraph, precision: PrecisionName, *, stashed: bool) -> OperatorGraph:
+def quantised(
+    graph: OperatorGraph,
+    precision: PrecisionName,
+    *,
+    stashed: bool,
+    scaling: Fp8Scaling = "current",
+    column_copies: bool = True,
+) -> OperatorGraph:
     """Return a graph whose linear layers run in a recipe, cached; bf16 changes nothing.
 
     Parameters
@@ -55,20 +68,27 @@ def quantised(graph: OperatorGraph, precision: PrecisionName, *, stashed: bool) 
         The recipe.
     stashed
         Whether what comes into the graph was kept as narrow copies: in a backward.
+    scaling, column_copies
+        See `phaze_opt.training.Training`: of the recipe with one scale per tensor of fp8.
     """
     linear = linear_products(graph)
     if precision == "bf16" or not linear:
         return graph
+    making = Making(precision, stashed, scaling, column_copies)
     gathers = narrow_gathers(graph, precision, linear)
     if gathers:
-        graph = GatherCasts(graph, precision, linear, stashed, gathers).graph()
+        graph = GatherCasts(graph, making, linear, gathers).graph()
         linear = linear_products(graph)
-    return Casts(graph, precision, linear, stashed).graph()
+    return Casts(graph, making, linear).graph()
 
 
 @lru_cache(maxsize=1024)
 def narrow_attention(
-    graph: OperatorGraph, precision: AttentionPrecision, *, stashed: bool
+    graph: OperatorGraph,
+    precision: AttentionPrecision,
+    *,
+    stashed: bool,
+    scaling: Fp8Scaling = "current",
 ) -> OperatorGraph:
     """Return a graph whose fused attention multiplies in a precision, cached.
 
@@ -78,13 +98,13 @@ def narrow_attention(
         A captured pass of a layer, whose linear layers are not yet in a recipe.
     precision
         Of attention; bf16 changes nothing.
-    stashed
+    stashed, scaling
         As for `quantised`.
     """
     cores = attention_cores(graph)
     if precision == "bf16" or not cores:
         return graph
-    return AttentionCasts(graph, precision, cores, stashed).graph()
+    return AttentionCasts(graph, Making(precision, stashed, scaling), cores).graph()
 
 
 def attention_stash_change_bytes(
@@ -116,7 +136,7 @@ def has_loss(layer: Layer) -> bool:
 @lru_cache(maxsize=1024)
 def stash_change_bytes(layer: Layer, precision: PrecisionName, recompute: str) -> int:
     """Return by how much a recipe changes what a layer keeps per microbatch; mostly below 0."""
-    if precision == "bf16" or recompute == "full" or has_loss(layer):
+    if precision == "bf16" or recompute == "full":
         return 0
     linear = set(linear_products(layer.backward))
     gathers = {each.operator for each in narrow_gathers(layer.backward, precision, linear)}

@@ -25,6 +25,7 @@ from phaze_opt.point import CostedPoint, Point, cost_point
 from phaze_opt.precision import ATTENTION_PRECISIONS, PRECISIONS
 from phaze_opt.scheduling.solve_schedule import solve_schedule
 from phaze_opt.training import Training
+from phaze_opt.workload.bf16_layers import with_bf16_layers
 from phaze_opt.workload.fused_accumulation import with_fused_accumulation
 from phaze_opt.workload.graph import Workload, WorkloadVariant
 from phaze_opt.workload.zoo import load_workload
@@ -65,6 +66,8 @@ trainings = st.builds(
     precision=st.sampled_from(["bf16", "bf16", *PRECISIONS]),
     attention_precision=st.sampled_from(["bf16", "bf16", *ATTENTION_PRECISIONS]),
     fused_accumulation=st.booleans(),
+    bf16_layers_at_end=st.sampled_from([0, 0, 1]),
+    fp8_column_copies=st.booleans(),
 )
 
 
@@ -75,7 +78,8 @@ def able(name: str, **fields: float) -> Accelerator:
         for precision, rate in (("fp8", 1.6), ("mxfp8", 1.3))
         for direction in ("rate", "backward_rate")
     }
-    return load_accelerator(name, fp8_ratio=2.0, fp4_ratio=3.0, int8_ratio=2.0, **rates, **fields)
+    chip = load_accelerator(name, fp8_ratio=2.0, fp4_ratio=3.0, int8_ratio=2.0, **rates, **fields)
+    return replace(chip, fp8_column_copies=False)
 
 
 @functools.cache
@@ -95,7 +99,8 @@ def workload(model: str, microbatch: int, sequence_parallel: bool) -> Workload:
 
 def accumulating(model: Workload, training: Training) -> list[WorkloadVariant]:
     """Return a model as it is trained, with products that add gradients up if they do."""
-    return [with_fused_accumulation(variant, training) for variant in model.variants]
+    fused = [with_fused_accumulation(variant, training) for variant in model.variants]
+    return [with_bf16_layers(variant, training) for variant in fused]
 
 
 def costed(model: Workload, chip: Accelerator, training: Training, **options: Any) -> CostedPoint:

@@ -73,9 +73,17 @@ OTHER: dict[str, str] = {
     "context_kind": '"a2a"',
     "recompute_parts": '"core_attn"',
     "fused_accumulation": "true",
+    "bf16_layers_at_start": "1",
+    "bf16_layers_at_end": "2",
+    "fp8_scaling": '"delayed"',
+    "fp8_column_copies": "true",
 }
 _FP8 = {"optimizer": '"adam"', "precision": '"fp8"'}
-NEEDS: dict[str, dict[str, str]] = {"fp8_primary_weights": _FP8, "fp8_param_gather": _FP8}
+NEEDS: dict[str, dict[str, str]] = {
+    "fp8_primary_weights": _FP8,
+    "fp8_param_gather": _FP8,
+    "fp8_scaling": _FP8,
+}
 """Keys that stand only beside others."""
 INNER: dict[type, tuple[str, dict[str, str]]] = {
     AreaSpec: (
@@ -155,6 +163,10 @@ AXES: dict[str, list[Any]] = {
     "context_kind": ["ring", "gather"],
     "recompute_parts": ["", "mlp"],
     "fused_accumulation": [False, True],
+    "bf16_layers_at_start": [0, 1],
+    "bf16_layers_at_end": [0, 2],
+    "fp8_scaling": ["current", "delayed"],
+    "fp8_column_copies": [False, True],
     "fp8_ratio": [2.0, 1.0],
     "fp4_ratio": [4.0, 2.0],
     "int8_ratio": [2.0, 1.0],

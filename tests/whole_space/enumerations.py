@@ -95,6 +95,7 @@ CASES: dict[str, dict[str, Any]] = {
         "global_batch": 512,
         "expert_imbalance": 1.3,
         "fused_accumulation": True,
+        "bf16_layers_at_start": 1,
         "tensor_parallel": (1, 2),
         "overlap": "experts",
         "space": Space(
