@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from msgspec import UNSET, UnsetType
+
 from phaze_opt.checked import shown
 from phaze_opt.codec import data_table
 from phaze_opt.errors import InputError
@@ -44,6 +46,9 @@ class Experts:
         every token where both are equal.
     router_bias, bias
         Whether the router, and every linear layer of a routed expert, has a bias.
+    latent
+        Width to which tokens are projected before they go to their routed experts, which then have
+        it in place of the model's (Nemotron 3 Super); not set where they have the model's.
     """
 
     count: int
@@ -57,10 +62,12 @@ class Experts:
     bias: bool = False
     groups: int = 1
     top_groups: int = 1
+    latent: int | UnsetType = UNSET
 
     def __post_init__(self) -> None:
         least = {"count": 1, "top_k": 1, "feed_forward": 1, "shared": 0}
-        _check(self, {**least, "groups": 1, "top_groups": 1})
+        latent = {"latent": 1} if self.latent is not UNSET else {}
+        _check(self, {**least, "groups": 1, "top_groups": 1, **latent})
         if self.top_k > self.count:
             raise InputError(
                 f"top_k is {self.top_k}, but it must be at most the {self.count} experts."
