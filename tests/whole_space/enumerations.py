@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from phaze_opt.spec.space import Space
@@ -107,6 +108,21 @@ CASES: dict[str, dict[str, Any]] = {
             expert_parallel={"solve": [1, 2, 8]},
             dispatcher=["nccl", "deepep"],
             precision=["bf16", "fp8"],
+        ),
+    },
+    "hybrid": {
+        "model": str(Path(__file__).parents[1] / "data" / "hybrids" / "nemotron_h.json"),
+        "optimizer": "adam",
+        "cluster": "dgx-h100",
+        "tensor_parallel": (1, 2),
+        "space": Space(
+            "tpuv4-lanes",
+            num_tc=[2, 8],
+            glb_mib=[16, 64],
+            hbm_gib=[0.5, 4],
+            zero=[0, 1],
+            expert_parallel={"solve": [1, 8]},
+            recompute=["none", "full"],
         ),
     },
     "contexts": {
