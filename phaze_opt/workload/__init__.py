@@ -13,7 +13,8 @@ Modules
 ``context_parallel``  a captured model whose sequences are shared among devices
 ``model_string``   the shape from ``gpt:...``, ``llama:...`` and ``moe:...``
 ``huggingface``    the shape from a Hugging Face ``config.json``; ``huggingface_families`` has a row
-                   for every ``model_type``, ``huggingface_experts`` those of mixtures of experts,
+                   for every ``model_type``, ``huggingface_later`` those of dense language models
+                   since 2023, ``huggingface_experts`` those of mixtures of experts,
                    ``huggingface_fields`` what hangs on several keys
 ``graph``          the data: `graph.Operator`, `graph.OperatorGraph`, `graph.Layer`,
                    `graph.Workload`

@@ -31,9 +31,9 @@ KernelMaker = Literal["fused", "compiled", "framework"]
 
 _CHOICES = {
     "norm": ("layer_norm", "rms_norm"),
-    "norm_position": ("pre", "post", "both"),
+    "norm_position": ("pre", "post", "both", "output"),
     "residual": ("sequential", "parallel", "parallel_shared_norm"),
-    "activation": ("gelu", "relu", "swiglu", "geglu"),
+    "activation": ("gelu", "relu", "relu2", "swiglu", "geglu"),
     "positions": ("learned", "rotary", "relative"),
     "attention": ("eager", "flash"),
     "head": ("language_model", "masked_language_model", "classifier"),
@@ -73,7 +73,8 @@ class TransformerConfig:
         Rows of BERT's segment table; 0 for none.
     norm, norm_position
         Kind of normalisation; its place is before each sub-layer, after the residual sum (BERT,
-        OPT-350m), or before and after each sub-layer (Gemma 2).
+        OPT-350m), before and after each sub-layer (Gemma 2), or only on the output of each
+        sub-layer, before the residual sum (OLMo 2).
     residual
         Whether the feed-forward network follows the attention, or both read the same residual
         stream (GPT-NeoX), perhaps through one norm (Falcon 7B).
@@ -82,7 +83,7 @@ class TransformerConfig:
         block.
     activation
         Activation of the feed-forward network; ``swiglu`` and ``geglu`` have three matrices, the
-        others two.
+        others two. ``relu2`` is the square of a ReLU (Nemotron).
     causal
         Whether a token attends only to earlier tokens. The products are still computed in full.
     attention
@@ -139,8 +140,19 @@ class TransformerConfig:
     head_norm
         How ``query_key_norm`` differs from one of every head with weights: one norm over all heads
         (OLMoE), or without weights (Llama 4).
+    norm_parameters
+        Whether layer norms have a weight but no bias (Cohere), or neither (OLMo); both where it is
+        left out.
+    unrotated_layers
+        Blocks, counted from 0, whose queries and keys are not rotated (SmolLM3, Llama 4); norms of
+        heads without weights are left out there too.
+    chunked
+        Whether a window of ``windows`` is a chunk: the sequence is cut into pieces of so many
+        tokens, and a query sees those of its own piece only (Llama 4).
+    head_bias
+        Whether the projection to the vocabulary has a bias (Phi).
 
-    The last four are left out of the JSON of a shape that does not have them.
+    Those from ``experts`` on are left out of the JSON of a shape that does not have them.
     """
 
     layers: int
@@ -155,10 +167,10 @@ class TransformerConfig:
     position_rows: int = 0
     token_types: int = 0
     norm: Literal["layer_norm", "rms_norm"] = "layer_norm"
-    norm_position: Literal["pre", "post", "both"] = "pre"
+    norm_position: Literal["pre", "post", "both", "output"] = "pre"
     embedding_norm: bool = False
     final_norm: bool = True
-    activation: Literal["gelu", "relu", "swiglu", "geglu"] = "gelu"
+    activation: Literal["gelu", "relu", "relu2", "swiglu", "geglu"] = "gelu"
     positions: Literal["learned", "rotary", "relative"] = "learned"
     causal: bool = True
     attention: AttentionKind = "eager"
@@ -188,6 +200,10 @@ class TransformerConfig:
     latent: LatentAttention | UnsetType = UNSET
     sinks: Literal[True] | UnsetType = UNSET
     head_norm: Literal["whole", "unweighted"] | UnsetType = UNSET
+    norm_parameters: Literal["weight", "none"] | UnsetType = UNSET
+    unrotated_layers: tuple[int, ...] | UnsetType = UNSET
+    chunked: Literal[True] | UnsetType = UNSET
+    head_bias: Literal[True] | UnsetType = UNSET
 
     def __post_init__(self) -> None:
         for name in ("layers", "hidden", "heads", "sequence", "vocabulary"):
@@ -268,6 +284,34 @@ class TransformerConfig:
                 f"{self.patch_size} has {self.image_tokens} tokens."
             )
 
+        self._check_blocks()
+
+    def _check_blocks(self) -> None:
+        """Refuse what single blocks cannot have."""
+        if self.unrotated_layers and (
+            self.positions != "rotary"
+            or self.latent
+            or not all(0 <= i < self.layers for i in self.unrotated_layers)
+        ):
+            raise InputError(
+                f"unrotated_layers is {list(self.unrotated_layers)}, but it needs rotary positions "
+                f"without latent attention, and layers from 0 to {self.layers - 1}."
+            )
+        split = self.chunk_tokens
+        if split and (self.attention != "flash" or self.sinks or self.attention_softcap):
+            raise InputError(
+                "Attention in chunks needs flash attention, without sinks or a soft cap."
+            )
+        if split and self.sequence % split:
+            raise InputError(
+                f"sequence is {self.sequence}, but it must be a multiple of the {split} tokens of "
+                f"a chunk of attention, or at most {split}."
+            )
+        if self.norm_parameters and self.norm != "layer_norm":
+            raise InputError("norm_parameters needs layer_norm; other norms have a weight.")
+        if self.activation == "relu2" and self.experts:
+            raise InputError("activation is 'relu2', but it must be another one with experts.")
+
     @property
     def head_size(self) -> int:
         """Elements of one attention head, of its queries and keys."""
@@ -294,10 +338,21 @@ class TransformerConfig:
         return tuple(tokens if tokens < self.sequence else 0 for tokens in windows)
 
     @property
+    def chunk_tokens(self) -> int:
+        """Tokens of a chunk that some blocks attend within; 0 where none does."""
+        return max(self.block_windows) if self.chunked else 0
+
+    @property
     def routed_blocks(self) -> tuple[bool, ...]:
         """By block: whether it has experts."""
         dense = frozenset(self.experts.dense_layers) if self.experts else range(self.layers)
         return tuple(i not in dense for i in range(self.layers))
+
+    @property
+    def rotated_blocks(self) -> tuple[bool, ...]:
+        """By block: whether it rotates queries and keys, where the model rotates any."""
+        unrotated = frozenset(self.unrotated_layers or ())
+        return tuple(i not in unrotated for i in range(self.layers))
 
     @property
     def key_value_heads(self) -> int:

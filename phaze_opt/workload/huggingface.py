@@ -24,6 +24,7 @@ from phaze_opt.workload.huggingface_experts import EXPERT_FAMILIES
 from phaze_opt.workload.huggingface_families import FAMILIES as DENSE_FAMILIES
 from phaze_opt.workload.huggingface_families import Family
 from phaze_opt.workload.huggingface_fields import CAPTURE_IT, Plain, as_json, refusal
+from phaze_opt.workload.huggingface_later import LATER_FAMILIES
 
 _ONLY: Plain = {
     "add_cross_attention": False,
@@ -35,11 +36,39 @@ _ONLY: Plain = {
 _NULL_IS_NONE = ("kv_heads", "head_elements", "attention_softcap", "logit_softcap")
 """Fields that null sets to zero, whatever the default."""
 
-FAMILIES: Mapping[str, Family] = {**DENSE_FAMILIES, **EXPERT_FAMILIES}
+FAMILIES: Mapping[str, Family] = {**DENSE_FAMILIES, **LATER_FAMILIES, **EXPERT_FAMILIES}
 """How to read the configurations of every ``model_type``."""
 
-_WITH_TEXT = {"gemma3": "gemma3_text", "llama4": "llama4_text"}
-"""Models of images and text that hold the configuration of their language model."""
+_WITH_TEXT = {
+    "gemma3": "gemma3_text",
+    "llama4": "llama4_text",
+    "mistral3": "mistral",
+    "llava": "llama",
+    "llava_next": "llama",
+    "paligemma": "gemma",
+    "internvl": "qwen2",
+    "idefics3": "llama",
+    "smolvlm": "llama",
+    "aya_vision": "cohere2",
+    "qwen2_vl": "qwen2_vl_text",
+    "qwen2_5_vl": "qwen2_vl_text",
+    "qwen3_vl": "qwen3_vl_text",
+    "qwen3_vl_moe": "qwen3_moe",
+    "glm4v": "glm4",
+    "glm4v_moe": "glm4_moe",
+}
+"""Models of images and text that hold the configuration of their language model.
+
+By ``model_type``: that of the language model where it does not state its own.
+"""
+
+_TEXT_NAMES = {
+    "qwen2_5_vl_text": "qwen2_vl_text",
+    "qwen3_vl_moe_text": "qwen3_moe",
+    "glm4v_text": "glm4",
+    "glm4v_moe_text": "glm4_moe",
+}
+"""Names of language models inside others that have the shape of a family with another name."""
 
 _NULL = b"null"
 _log = logging.getLogger(__name__)
@@ -93,12 +122,20 @@ def _language_model(plain: dict[str, Any], what: str) -> dict[str, Any]:
     inner = _WITH_TEXT.get(str(plain["model_type"]))
     if inner is None:
         return plain
-    text = plain.get("text_config") or {}
+    text = plain.get("text_config")
+    if text is None:
+        # Configurations of older versions have the keys of the language model beside the others.
+        text = {key: value for key, value in plain.items() if key != "architectures"}
     if not isinstance(text, Mapping):
         raise refusal("text_config", text, "a configuration")
-    _log.warning("The %s is of images and text: only its language model is read.", what)
+    _log.warning(
+        "The %s is of images and text: only its language model is read, and every token is taken "
+        "for one of text. Left out are the vision tower and the projector.",
+        what,
+    )
     tied = {"tie_word_embeddings": plain.get("tie_word_embeddings")}
-    return {**tied, **text, "model_type": inner}
+    own = text.get("model_type") if "text_config" in plain else None
+    return {**tied, **text, "model_type": _TEXT_NAMES.get(str(own), own or inner)}
 
 
 def _fields(plain: Plain, family: Family) -> dict[str, Any]:

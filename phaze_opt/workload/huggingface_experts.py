@@ -1,8 +1,7 @@
 """How the configurations of mixtures of experts are read, as `huggingface_families` reads others.
 
 Prediction layers beyond the model's own (``num_nextn_predict_layers``) are not read. Of Llama 4,
-layers without positions are taken to rotate and normalise heads as the others do, and a chunk of
-attention is taken for a window; up to the tokens of a chunk, both see all tokens.
+the factor that scales queries by their position in layers without rotation is not counted.
 """
 
 from __future__ import annotations
@@ -183,13 +182,12 @@ def _llama4(plain: Plain) -> dict[str, Any]:
         raise refusal("moe_layers", routed, "a list of layers")
     dense = sorted({*range(layers)} - {*routed})
     chunk = whole_number(plain, "attention_chunk_size", 8192)
-    interval = whole_number(plain, "no_rope_layer_interval", 4) or 1
-    turned = plain.get("no_rope_layers") or [(i + 1) % interval for i in range(layers)]
-    if not isinstance(turned, list):
-        raise refusal("no_rope_layers", turned, "a list of 0 and 1")
+    rotated = fields.rotated_layers(plain, layers)
     norm = flag(plain, "use_qk_norm", True)
     return {
-        "windows": tuple(chunk if turns else 0 for turns in turned) if chunk else (),
+        "windows": tuple(chunk if turns else 0 for turns in rotated) if chunk else (),
+        **({"chunked": True} if chunk else {}),
+        **fields.unrotated(rotated),
         **fields.attention_bias(plain),
         "query_key_norm": norm,
         **({"head_norm": "unweighted"} if norm else {}),

@@ -300,6 +300,11 @@ def _share_of_tokens(config: TransformerConfig, model: str, devices: int) -> Tra
             f"context_parallel is {devices}, but it must be 1 for {model}: sequences are shared "
             "only by fused self-attention on text; --attention flash changes the attention."
         )
+    if config.chunk_tokens:
+        raise InputError(
+            f"context_parallel is {devices}, but it must be 1 for {model}, whose attention is "
+            f"within chunks of {config.chunk_tokens} tokens."
+        )
     window = max((each for each in config.block_windows if each), default=0)
     if window >= tokens:
         raise InputError(

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, cast
 
 from torch import fx
 
 from phaze_opt.workload.attention import AttentionShape, backward_work, forward_work
-from phaze_opt.workload.capture.aten_node import NodeWork, rows_of, value_of
+from phaze_opt.workload.capture.aten_node import NodeWork, name_of, rows_of, value_of
 from phaze_opt.workload.experts import (
     grouped_product,
     grouped_weight_gradient,
@@ -47,6 +48,19 @@ def _attention_shape(operands: tuple[Any, ...], causal: bool, window: int) -> At
     keys, _, kv_heads, _ = key.shape
     width = value.shape[-1] if value.shape[-1] != head_dim else 0
     return AttentionShape(batch, queries, keys, heads, kv_heads, head_dim, causal, window, width)
+
+
+def _chunked_attention(node: fx.Node) -> tuple[NodeWork, ...]:
+    """Return fused attention of pieces of the sequence: as many more samples, each shorter."""
+    forward = name_of(node).endswith("chunked_attention")
+    operands = node.args[:3] if forward else node.args[1:4]
+    dropout, causal, chunk = node.args[-3:]
+    whole = _attention_shape(operands, bool(causal), 0)
+    tokens = cast(int, chunk)
+    pieces = whole.batch * whole.queries // tokens
+    shape = replace(whole, batch=pieces, queries=tokens, keys=tokens)
+    gemms, vector = (forward_work if forward else backward_work)(shape, dropout=bool(dropout))
+    return (NodeWork(gemms=gemms, vector=vector, attention=shape.scores),)
 
 
 def _grouped_product(node: fx.Node) -> tuple[NodeWork, ...]:
@@ -138,6 +152,8 @@ FUSED: Mapping[str, Callable[[fx.Node], tuple[NodeWork, ...]]] = {
     "phaze::flash_attention_backward": _flash_attention_backward,
     "phaze::sink_attention": _flash_attention,
     "phaze::sink_attention_backward": _flash_attention_backward,
+    "phaze::chunked_attention": _chunked_attention,
+    "phaze::chunked_attention_backward": _chunked_attention,
     "phaze::latent_keys_and_values": of_operand("rotary", 0),
     "phaze::latent_keys_and_values_backward": of_operand("rotary", 0),
     "phaze::route": _route(0),

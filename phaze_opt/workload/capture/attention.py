@@ -60,7 +60,8 @@ def norm_of(config: TransformerConfig, size: int) -> nn.Module:
     """Return the normalisation of a transformer, along the last dimension."""
     if config.norm == "rms_norm":
         return RmsNorm(size, made_by=config.kernels)
-    return nn.LayerNorm(size, device="meta", dtype=DTYPE)
+    affine, bias = config.norm_parameters != "none", not config.norm_parameters
+    return nn.LayerNorm(size, elementwise_affine=affine, bias=bias, device="meta", dtype=DTYPE)
 
 
 class _AttentionCore(nn.Module):
@@ -81,6 +82,9 @@ class _AttentionCore(nn.Module):
             context, _ = kernels.sink_attention(
                 query, key, value, self.sinks, dropped, causal, window
             )
+            return context
+        if config.chunked and window:
+            context, _ = kernels.chunked_attention(query, key, value, dropped, causal, window)
             return context
         context, _ = kernels.flash_attention(
             query, key, value, None, dropped, causal, window, bool(softcap)
@@ -121,13 +125,21 @@ class Attention(_AttentionCore):
 
     Without rotary positions the three projections are one product, and query, key and value are
     views of its result. Rotary positions make new queries and keys, so three products keep less.
+    A block may leave the rotation out.
     """
 
     table: Tensor
 
-    def __init__(self, config: TransformerConfig, group: TensorGroup, window: int = 0) -> None:
+    def __init__(
+        self,
+        config: TransformerConfig,
+        group: TensorGroup,
+        window: int = 0,
+        *,
+        rotates: bool = True,
+    ) -> None:
         super().__init__(config, group)
-        self.window = window
+        self.window, self.rotates = window, rotates
         kv = config.key_value_heads * config.head_size
         context = config.heads * config.head_size
         outputs: tuple[int, ...] = (context, kv, kv)
@@ -162,9 +174,11 @@ class Attention(_AttentionCore):
             query, key, value = (y.view(*y.shape[:2], -1, size) for y in projected)
             query, key = self._normalised(query, key)
             if self.config.kernels != "fused":
-                query, key = (self._rotate(y) for y in (query, key))
+                if self.rotates:
+                    query, key = (self._rotate(y) for y in (query, key))
                 return query, self.share(key), self.share(value)
-            query, key = (kernels.rotary(y, self.table, False) for y in (query, key))
+            if self.rotates:
+                query, key = (kernels.rotary(y, self.table, False) for y in (query, key))
             return query, key, value
         (joint,) = projected
         # The heads of a group lie together: its queries, then its key, then its value.
@@ -192,6 +206,8 @@ class Attention(_AttentionCore):
         if not config.query_key_norm:
             return []
         if config.head_norm == "unweighted":
+            if not self.rotates:
+                return []
             made_by = config.kernels
             return [RmsNorm(config.head_size, made_by=made_by, weighted=False) for _ in range(2)]
         heads = (self.heads, self.kv_heads) if config.head_norm == "whole" else (1, 1)

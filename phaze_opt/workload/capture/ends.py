@@ -162,7 +162,8 @@ class Head(nn.Module):
         self.dense = _whole_linear(embedding, embedding, bias=True) if masked else None
         self.dense_norm = norm_of(config, embedding) if masked else None
         rows = config.padded_vocabulary(group.tensor_degree)
-        self.vocabulary = ColumnParallelLinear(embedding, (rows,), masked, group)
+        bias = masked or bool(config.head_bias)
+        self.vocabulary = ColumnParallelLinear(embedding, (rows,), bias, group)
 
     def forward(self, x: Tensor, targets: Tensor) -> Tensor:
         """Return the mean loss over all tokens."""

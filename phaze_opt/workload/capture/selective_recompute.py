@@ -22,7 +22,11 @@ from phaze_opt.workload.capture.tensors import LiveGraph, ResultMemory, ancestor
 _BATCHED = ("aten::bmm", "aten::baddbmm")
 _PRODUCTS = ("aten::mm", "aten::addmm")
 _GROUPED = "phaze::grouped_product"
-_FUSED_ATTENTION = ("phaze::flash_attention", "phaze::sink_attention")
+_FUSED_ATTENTION = (
+    "phaze::flash_attention",
+    "phaze::sink_attention",
+    "phaze::chunked_attention",
+)
 _KEPT = (*_FUSED_ATTENTION, "phaze::all_reduce", "phaze::reduce_scatter")
 
 

@@ -141,22 +141,24 @@ def _places(config: TransformerConfig) -> Iterator[tuple[str, str]]:
     yield "head", "head"
 
 
-def _block_shapes(config: TransformerConfig) -> tuple[tuple[int, bool], ...]:
-    """Return window and presence of experts of every block."""
-    return tuple(zip(config.block_windows, config.routed_blocks, strict=True))
+def _block_shapes(config: TransformerConfig) -> tuple[tuple[int, bool, bool], ...]:
+    """Return window, presence of experts and of a rotation of every block."""
+    shapes = zip(config.block_windows, config.routed_blocks, config.rotated_blocks, strict=True)
+    return tuple(shapes)
 
 
-def _block_kind(window: int, routed: bool, config: TransformerConfig) -> str:
+def _block_kind(window: int, routed: bool, rotates: bool, config: TransformerConfig) -> str:
     """Name a block.
 
     Some models have blocks that attend to all tokens, and to a window of them; blocks with experts,
-    and without.
+    and without; with rotary positions, and without.
     """
     windows = set(config.block_windows)
-    dense = "" if routed == any(config.routed_blocks) else "dense_"
+    kind = "" if routed == any(config.routed_blocks) else "dense_"
+    kind += "" if rotates == any(config.rotated_blocks) else "unrotated_"
     if len(windows) == 1 or not window:
-        return f"{dense}block"
-    return f"{dense}{_WINDOWED}" if len(windows - {0}) == 1 else f"{dense}{_WINDOWED}_{window}"
+        return f"{kind}block"
+    return f"{kind}{_WINDOWED}" if len(windows - {0}) == 1 else f"{kind}{_WINDOWED}_{window}"
 
 
 def _parts(
@@ -194,10 +196,10 @@ def _parts(
             "decoder.block": _DistinctLayer(decoder, (stream, bias, memory)),
         }
     return ends | {
-        _block_kind(window, routed, config): _DistinctLayer(
-            Block(config, group, window=window, routed=routed), (stream,)
+        _block_kind(window, routed, rotates, config): _DistinctLayer(
+            Block(config, group, window=window, routed=routed, rotates=rotates), (stream,)
         )
-        for window, routed in dict.fromkeys(_block_shapes(config))
+        for window, routed, rotates in dict.fromkeys(_block_shapes(config))
     }
 
 
