@@ -151,6 +151,10 @@ class TransformerConfig:
         tokens, and a query sees those of its own piece only (Llama 4).
     head_bias
         Whether the projection to the vocabulary has a bias (Phi).
+    prediction_layers
+        Layers after the last block that predict tokens further ahead, each from the stream before
+        it and the embedding of the next token (DeepSeek-V3); each has a block as the last one, and
+        all use the model's embedding and projection to the vocabulary.
 
     Those from ``experts`` on are left out of the JSON of a shape that does not have them.
     """
@@ -204,6 +208,7 @@ class TransformerConfig:
     unrotated_layers: tuple[int, ...] | UnsetType = UNSET
     chunked: Literal[True] | UnsetType = UNSET
     head_bias: Literal[True] | UnsetType = UNSET
+    prediction_layers: int | UnsetType = UNSET
 
     def __post_init__(self) -> None:
         for name in ("layers", "hidden", "heads", "sequence", "vocabulary"):
@@ -307,6 +312,13 @@ class TransformerConfig:
                 f"sequence is {self.sequence}, but it must be a multiple of the {split} tokens of "
                 f"a chunk of attention, or at most {split}."
             )
+        if self.prediction_layers is not UNSET:
+            _refuse_outside("prediction_layers", self.prediction_layers, 1)
+            if self.positions != "rotary" or self.embedding_width != self.hidden:
+                raise InputError(
+                    "Prediction layers need rotary positions, and word embeddings as wide as the "
+                    "residual stream."
+                )
         if self.norm_parameters and self.norm != "layer_norm":
             raise InputError("norm_parameters needs layer_norm; other norms have a weight.")
         if self.activation == "relu2" and self.experts:
@@ -432,7 +444,7 @@ class TransformerConfig:
 
 def _refuse_outside(name: str, value: int, least: int) -> None:
     """Refuse a size that is too small, or larger than that of any model."""
-    most = MOST_LAYERS if name == "layers" else _LARGEST_SIZE
+    most = MOST_LAYERS if name in ("layers", "prediction_layers") else _LARGEST_SIZE
     if not least <= value <= most:
         raise InputError(f"{name} is {shown(value)}, but it must be between {least} and {most}.")
 

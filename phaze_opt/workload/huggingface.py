@@ -23,7 +23,13 @@ from phaze_opt.workload.config import TransformerConfig
 from phaze_opt.workload.huggingface_experts import EXPERT_FAMILIES
 from phaze_opt.workload.huggingface_families import FAMILIES as DENSE_FAMILIES
 from phaze_opt.workload.huggingface_families import Family
-from phaze_opt.workload.huggingface_fields import CAPTURE_IT, Plain, as_json, refusal
+from phaze_opt.workload.huggingface_fields import (
+    CAPTURE_IT,
+    Plain,
+    as_json,
+    refusal,
+    whole_number,
+)
 from phaze_opt.workload.huggingface_later import LATER_FAMILIES
 
 _ONLY: Plain = {
@@ -70,6 +76,9 @@ _TEXT_NAMES = {
 }
 """Names of language models inside others that have the shape of a family with another name."""
 
+_PREDICTION_LAYERS = ("num_nextn_predict_layers", "num_mtp_modules")
+"""Keys of the number of layers that predict further ahead (DeepSeek-V3 and GLM-4.5, MiniMax-M2)."""
+
 _NULL = b"null"
 _log = logging.getLogger(__name__)
 
@@ -86,8 +95,16 @@ def is_huggingface_config(path: Path) -> bool:
     return stated == {"model_type"}
 
 
-def read_huggingface_config(path: Path) -> TransformerConfig:
+def read_huggingface_config(path: Path, *, predicts_ahead: bool = False) -> TransformerConfig:
     """Return the shape in a ``config.json``, or in the folder that holds one.
+
+    Parameters
+    ----------
+    path
+        Of the file or folder.
+    predicts_ahead
+        Whether to read the layers that predict tokens further ahead: as many as the configuration
+        states, one where it states none.
 
     Raises
     ------
@@ -114,7 +131,11 @@ def read_huggingface_config(path: Path) -> TransformerConfig:
         if plain.get(name) is not None:
             plain[key] = plain[name]
     _refuse_other_values(plain, family)
-    return from_builtins(_plainest(_fields(plain, family)), TransformerConfig, what)
+    fields = _fields(plain, family)
+    if predicts_ahead:
+        counts = (whole_number(plain, key, 0) for key in _PREDICTION_LAYERS)
+        fields["prediction_layers"] = max(*counts, 1)
+    return from_builtins(_plainest(fields), TransformerConfig, what)
 
 
 def _language_model(plain: dict[str, Any], what: str) -> dict[str, Any]:

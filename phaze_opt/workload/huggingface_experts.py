@@ -1,7 +1,7 @@
 """How the configurations of mixtures of experts are read, as `huggingface_families` reads others.
 
-Prediction layers beyond the model's own (``num_nextn_predict_layers``) are not read. Of Llama 4,
-the factor that scales queries by their position in layers without rotation is not counted.
+Of Llama 4, the factor that scales queries by their position in layers without rotation is not
+counted.
 """
 
 from __future__ import annotations

@@ -19,9 +19,9 @@ _REQUIRED = {
 }
 _OPTIONAL = {
     "gpt": ("ffn", "attention", "dropout"),
-    "llama": ("kv_heads", "head_dim", "attention", "dropout", "kernels"),
+    "llama": ("kv_heads", "head_dim", "attention", "dropout", "kernels", "prediction_layers"),
     "moe": (
-        *("kv_heads", "head_dim", "attention", "dropout", "kernels"),
+        *("kv_heads", "head_dim", "attention", "dropout", "kernels", "prediction_layers"),
         *("ffn", "dense_layers", "shared", "groups", "top_groups"),
         *("kv_rank", "q_rank", "nope_dim", "rope_dim", "v_dim"),
     ),
@@ -51,7 +51,8 @@ def parse_model_string(model: str) -> TransformerConfig:
     model
         ``gpt:layers=..,hidden=..,heads=..,sequence=..,vocab=..`` with optional ``ffn``,
         ``attention`` and ``dropout``; ``llama:`` with ``ffn`` and optional
-        ``kv_heads``, ``head_dim`` and ``kernels``; ``moe:`` as ``llama:`` with ``experts``,
+        ``kv_heads``, ``head_dim``, ``kernels`` and ``prediction_layers`` (of tokens further
+        ahead); ``moe:`` as ``llama:`` with ``experts``,
         ``top_k`` and ``expert_ffn``, and optional ``shared`` experts of the same width,
         ``dense_layers`` at the start, of width ``ffn``, ``groups`` of experts from ``top_groups``
         of which those of a token are, and latent attention: ``kv_rank``, ``nope_dim``,

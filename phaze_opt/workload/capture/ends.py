@@ -1,6 +1,7 @@
 """What comes before and after a transformer's blocks, as torch modules.
 
-Embeddings of words and of image patches, the end of an encoder, and the heads with their losses.
+Embeddings of words and of image patches, the end of an encoder, layers that predict further ahead,
+and the heads with their losses.
 Layouts are those of `blocks`.
 """
 
@@ -16,6 +17,7 @@ from phaze_opt.workload.capture.attention import dropout, norm_of
 from phaze_opt.workload.capture.tensor_parallel import (
     DTYPE,
     ColumnParallelLinear,
+    RepeatedLinear,
     TensorGroup,
     parameter,
     sum_over_group,
@@ -165,8 +167,19 @@ class Head(nn.Module):
         bias = masked or bool(config.head_bias)
         self.vocabulary = ColumnParallelLinear(embedding, (rows,), bias, group)
 
-    def forward(self, x: Tensor, targets: Tensor) -> Tensor:
-        """Return the mean loss over all tokens."""
+    def forward(self, x: Tensor, targets: Tensor, *ahead: Tensor) -> Tensor:
+        """Return the mean loss over all tokens.
+
+        The streams of prediction layers, ``ahead``, go through the same projection, and their
+        losses are added.
+        """
+        loss = self._loss(self._last(x), targets)
+        for stream in ahead:
+            loss = loss + self._loss(stream, targets)
+        return loss
+
+    def _last(self, x: Tensor) -> Tensor:
+        """Return what the projection to the vocabulary reads."""
         if self.norm is not None:
             x = self.norm(x)
         if self.config.encoder_layers:
@@ -175,7 +188,36 @@ class Head(nn.Module):
             x = self.project(x)
         if self.dense is not None and self.dense_norm is not None:
             x = self.dense_norm(functional.gelu(self.dense(x), approximate="tanh"))
+        return x
+
+    def _loss(self, x: Tensor, targets: Tensor) -> Tensor:
+        """Return the mean loss of the logits of a stream."""
         (logits,) = self.vocabulary(x)
         if self.config.logit_softcap:
             logits = self.config.logit_softcap * torch.tanh(logits / self.config.logit_softcap)
         return token_losses(logits.float(), targets, self.group).mean()
+
+
+class PredictionLayer(nn.Module):
+    """A layer that predicts one token further ahead (DeepSeek-V3, section 2.2).
+
+    It joins the stream before it and the embedding of the next token, both normalised, and has a
+    block of its own; the embedding is the model's, and the head projects its result. Every device
+    of a tensor-parallel group joins the tokens of its stream with the whole weight.
+    """
+
+    def __init__(self, config: TransformerConfig, group: TensorGroup, block: nn.Module) -> None:
+        super().__init__()
+        self.embedding = Embedding(config, group)
+        self.word_norm = norm_of(config, config.hidden)
+        self.stream_norm = norm_of(config, config.hidden)
+        self.join = RepeatedLinear(2 * config.hidden, config.hidden, False, group)
+        self.block = block
+        self.norm = norm_of(config, config.hidden)
+
+    def forward(self, x: Tensor, tokens: Tensor) -> Tensor:
+        """Return what the head projects."""
+        words = self.word_norm(self.embedding(tokens))
+        joined = self.join(torch.cat([words, self.stream_norm(x)], dim=-1))
+        result: Tensor = self.norm(self.block(joined))
+        return result

@@ -2,7 +2,8 @@
 
 A decoder or an encoder is a chain. With an encoder and a decoder (T5) every block of the decoder
 reads the encoder's result, and every block reads the bias that its stack's embedding makes of the
-relative positions.
+relative positions. Layers that predict further ahead stand between the last block and the head,
+which reads what all of them, and the last block, give.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from phaze_opt.workload.capture.ends import (
     EncoderEnd,
     Head,
     PatchEmbedding,
+    PredictionLayer,
 )
 from phaze_opt.workload.capture.experts import RoutedExperts
 from phaze_opt.workload.capture.layer import capture_layer
@@ -28,6 +30,7 @@ from phaze_opt.workload.config import TransformerConfig
 from phaze_opt.workload.graph import Layer, WorkloadVariant
 
 _WINDOWED = "window_block"
+_PREDICTION = "prediction_layer"
 
 
 @dataclass(frozen=True)
@@ -75,9 +78,11 @@ def capture_transformer(
         stream = parts["head"].inputs[0]
         edges = _two_stacks(config, stream.numel() * stream.element_size(), layers)
     else:
+        last = len(places) - 1
         edges = tuple(
-            (place, place + 1, layers[kind].output_bytes)
+            (place, reader, layers[kind].output_bytes)
             for place, (_, kind) in enumerate(places[:-1])
+            for reader in dict.fromkeys((place + 1, last if place >= config.layers else place + 1))
         )
     return WorkloadVariant(
         tensor_parallel=tensor_parallel,
@@ -138,6 +143,8 @@ def _places(config: TransformerConfig) -> Iterator[tuple[str, str]]:
         yield "embedding", "embedding"
         for i, shape in enumerate(_block_shapes(config)):
             yield f"block.{i}", _block_kind(*shape, config)
+        for i in range(config.prediction_layers or 0):
+            yield f"{_PREDICTION}.{i}", _PREDICTION
     yield "head", "head"
 
 
@@ -179,12 +186,19 @@ def _parts(
     else:
         embedding, head = Embedding(config, group), Head(config, group)
         words = embedding.words.numel()
-        shared = words if config.tied or config.encoder_layers else 0
+        shared = words if config.tied or config.encoder_layers or config.prediction_layers else 0
         given = (tokens, local) if config.token_types else (tokens,)
         ends = {
             "embedding": _DistinctLayer(embedding, given, shared),
-            "head": _DistinctLayer(head, (stream, tokens), words if config.tied else 0),
+            "head": _DistinctLayer(
+                head, (stream, tokens, *_ahead(config, stream)), words if config.tied else 0
+            ),
         }
+        if config.prediction_layers:
+            window, routed, rotates = _block_shapes(config)[-1]
+            block = Block(config, group, window=window, routed=routed, rotates=rotates)
+            predict = PredictionLayer(config, group, block)
+            ends[_PREDICTION] = _DistinctLayer(predict, (stream, tokens), words)
     if config.encoder_layers:
         bias = _meta(config.heads // group.tensor_degree, config.sequence, config.sequence)
         encoder = Block(replace(config, causal=False), group)
@@ -201,6 +215,12 @@ def _parts(
         )
         for window, routed, rotates in dict.fromkeys(_block_shapes(config))
     }
+
+
+def _ahead(config: TransformerConfig, stream: Tensor) -> tuple[Tensor, ...]:
+    """Return the streams of layers that predict further ahead, as inputs of the head."""
+    count = config.prediction_layers or 0
+    return tuple(stream.detach().requires_grad_() for _ in range(count))
 
 
 def _meta(*shape: int) -> Tensor:
