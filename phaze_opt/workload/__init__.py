@@ -11,6 +11,7 @@ Modules
 ``experts``        mixtures of experts and latent attention: shapes, and grouped products
 ``expert_parallel``  a captured model whose routed experts are shared out among devices
 ``context_parallel``  a captured model whose sequences are shared among devices
+``sparse_attention``  attention to keys that an indexer chooses: shapes, and work of its kernels
 ``model_string``   the shape from ``gpt:...``, ``llama:...`` and ``moe:...``
 ``huggingface``    the shape from a Hugging Face ``config.json``; ``huggingface_families`` has a row
                    for every ``model_type``, ``huggingface_later`` those of dense language models
@@ -38,6 +39,9 @@ keys and values that devices of a
 sequence send, and what they hold more   -> `context_parallel`
 bytes that an operator reads and writes  -> `graph.OperatorGraph.read_bytes`,
                                             `graph.OperatorGraph.write_bytes`
+FLOPs of an indexer, and of what it learns from -> `sparse_attention.index_work`,
+                                            `sparse_attention.target_work`,
+                                            `sparse_attention.index_backward_work`
 FLOPs of a graph, of a model's forward   -> `graph.OperatorGraph.flops`,
                                             `graph.WorkloadVariant.forward_flops`
 vocabulary padded for a tensor degree    -> `config.TransformerConfig.padded_vocabulary`

@@ -12,6 +12,7 @@ from phaze_opt.checked import shown
 from phaze_opt.choices import AttentionKind
 from phaze_opt.errors import InputError
 from phaze_opt.workload.experts import Experts, LatentAttention
+from phaze_opt.workload.sparse_attention import Indexer
 
 TENSOR_DEGREES = (1, 2, 4, 8)
 """Tensor degrees that are considered: up to the devices of one server (Megatron-LM)."""
@@ -155,6 +156,9 @@ class TransformerConfig:
         Layers after the last block that predict tokens further ahead, each from the stream before
         it and the embedding of the next token (DeepSeek-V3); each has a block as the last one, and
         all use the model's embedding and projection to the vocabulary.
+    indexer
+        What chooses the keys that every query of latent attention attends to (DeepSeek-V3.2); the
+        heads then share keys and values.
 
     Those from ``experts`` on are left out of the JSON of a shape that does not have them.
     """
@@ -209,6 +213,7 @@ class TransformerConfig:
     chunked: Literal[True] | UnsetType = UNSET
     head_bias: Literal[True] | UnsetType = UNSET
     prediction_layers: int | UnsetType = UNSET
+    indexer: Indexer | UnsetType = UNSET
 
     def __post_init__(self) -> None:
         for name in ("layers", "hidden", "heads", "sequence", "vocabulary"):
@@ -312,6 +317,14 @@ class TransformerConfig:
                 f"sequence is {self.sequence}, but it must be a multiple of the {split} tokens of "
                 f"a chunk of attention, or at most {split}."
             )
+        if self.indexer and not (
+            self.latent and self.attention == "flash" and self.causal and not self.windows
+        ):
+            raise InputError(
+                "An indexer needs latent attention, causal and fused (flash), without windows."
+            )
+        if self.indexer and (self.attention_dropout or self.attention_softcap):
+            raise InputError("An indexer needs attention without dropout and without a soft cap.")
         if self.prediction_layers is not UNSET:
             _refuse_outside("prediction_layers", self.prediction_layers, 1)
             if self.positions != "rotary" or self.embedding_width != self.hidden:

@@ -127,6 +127,16 @@ def _deepseek(version: int) -> Callable[[Plain], dict[str, Any]]:
     return compute
 
 
+def _deepseek_v32(plain: Plain) -> dict[str, Any]:
+    """Compute what DeepSeek-V3 has, and the indexer of keys."""
+    indexer = {
+        "heads": whole_number(plain, "index_n_heads", 64),
+        "width": whole_number(plain, "index_head_dim", 128),
+        "top_k": whole_number(plain, "index_topk", 2048),
+    }
+    return {**_deepseek(3)(plain), "indexer": indexer}
+
+
 def _gpt_oss(plain: Plain) -> dict[str, Any]:
     layers = whole_number(plain, "num_hidden_layers", 36)
     sizes = {
@@ -164,6 +174,41 @@ def _glm4_moe(plain: Plain) -> dict[str, Any]:
             shared=whole_number(plain, "n_shared_experts", 1) * width,
             scores="sigmoid",
         ),
+    }
+
+
+def _ernie4_5_moe(plain: Plain) -> dict[str, Any]:
+    layers = whole_number(plain, "num_hidden_layers", 28)
+    first = whole_number(plain, "moe_layer_start_index", 1)
+    last = plain.get("moe_layer_end_index", -1)
+    every = whole_number(plain, "moe_layer_interval", 1) or 1
+    end = layers if last in (None, -1) else whole_number(plain, "moe_layer_end_index", 0) + 1
+    width = whole_number(plain, "moe_intermediate_size", 1536)
+    sizes = {
+        "count": ("moe_num_experts", 64),
+        "top_k": ("moe_k", 6),
+        "feed_forward": ("moe_intermediate_size", 1536),
+    }
+    dense = [i for i in range(layers) if not first <= i < end or (i + 1) % every]
+    shared = whole_number(plain, "moe_num_shared_experts", 2) * width
+    return _experts(plain, sizes, dense, shared=shared)
+
+
+def _minimax_m2(plain: Plain) -> dict[str, Any]:
+    sizes = {
+        "count": ("num_local_experts", 256),
+        "top_k": ("num_experts_per_tok", 8),
+        "feed_forward": ("intermediate_size", 1536),
+    }
+    kind = plain.get("qk_norm_type") or "per_layer"
+    if kind != "per_layer":
+        raise refusal("qk_norm_type", kind, '"per_layer"')
+    norm = flag(plain, "use_qk_norm", True)
+    return {
+        "rotary_elements": whole_number(plain, "rotary_dim", 64),
+        "query_key_norm": norm,
+        **({"head_norm": "whole"} if norm else {}),
+        **_experts(plain, sizes, (), scores="sigmoid"),
     }
 
 
@@ -295,6 +340,9 @@ EXPERT_FAMILIES: Mapping[str, Family] = {
     "deepseek_v3": _family(
         "DeepseekV3", _DEEPSEEK3_KEYS, _deepseek(3), only=_NO_BIAS, synonyms=_DEEPSEEK_NAMES
     ),
+    "deepseek_v32": _family(
+        "DeepseekV32", _DEEPSEEK3_KEYS, _deepseek_v32, only=_NO_BIAS, synonyms=_DEEPSEEK_NAMES
+    ),
     # Kimi K2 has the shape, and the classes, of DeepSeek-V3.
     "kimi_k2": _family(
         "DeepseekV3", _DEEPSEEK3_KEYS, _deepseek(3), only=_NO_BIAS, synonyms=_DEEPSEEK_NAMES
@@ -329,6 +377,37 @@ EXPERT_FAMILIES: Mapping[str, Family] = {
         },
         _glm4_moe,
         synonyms=_DEEPSEEK_NAMES,
+    ),
+    "ernie4_5_moe": _family(
+        "Ernie4_5_Moe",
+        LLAMA_KEYS
+        | {
+            "layers": ("num_hidden_layers", 28),
+            "hidden": ("hidden_size", 2560),
+            "heads": ("num_attention_heads", 20),
+            "kv_heads": ("num_key_value_heads", 4),
+            "feed_forward": ("intermediate_size", 12288),
+            "sequence": ("max_position_embeddings", 131072),
+            "vocabulary": ("vocab_size", 103424),
+            "tied": ("tie_word_embeddings", True),
+        },
+        _ernie4_5_moe,
+        only={**_NO_WINDOW, "use_bias": False},
+    ),
+    "minimax_m2": _family(
+        "MiniMaxM2",
+        _NO_WIDTH
+        | {
+            "layers": ("num_hidden_layers", 62),
+            "hidden": ("hidden_size", 3072),
+            "heads": ("num_attention_heads", 48),
+            "kv_heads": ("num_key_value_heads", 8),
+            "head_elements": ("head_dim", 128),
+            "sequence": ("max_position_embeddings", 196608),
+            "vocabulary": ("vocab_size", 200064),
+        },
+        _minimax_m2,
+        only={**_NO_WINDOW, "shared_intermediate_size": 0},
     ),
     "llama4_text": _family(
         "Llama4",

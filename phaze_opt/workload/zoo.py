@@ -323,6 +323,11 @@ def _share_of_tokens(config: TransformerConfig, model: str, devices: int) -> Tra
             f"context_parallel is {devices}, but it must be 1 for {model}: sequences are shared "
             "only by fused self-attention on text; --attention flash changes the attention."
         )
+    if config.indexer:
+        raise InputError(
+            f"context_parallel is {devices}, but it must be 1 for {model}, whose queries attend to "
+            "keys that an indexer chooses."
+        )
     if config.chunk_tokens:
         raise InputError(
             f"context_parallel is {devices}, but it must be 1 for {model}, whose attention is "

@@ -10,6 +10,7 @@ Modules
 ``transformer``          a named model: its distinct layers, `transformer.capture_transformer`
 ``blocks``, ``ends``     a transformer's modules: blocks; embeddings and heads
 ``attention``            the attentions and norms of blocks, latent attention among them
+``sparse_attention``     latent attention with an indexer, and its kernels
 ``feed_forward``         the feed-forward network of a block
 ``experts``              the router and the experts of a block that has some
 ``tensor_parallel``      split linear layers and loss, with their collectives in both directions

@@ -20,6 +20,7 @@ from phaze_opt.workload.capture.attention import (
 )
 from phaze_opt.workload.capture.experts import MixtureOfExperts
 from phaze_opt.workload.capture.feed_forward import FeedForward
+from phaze_opt.workload.capture.sparse_attention import SparseLatentAttention
 from phaze_opt.workload.capture.tensor_parallel import TensorGroup
 from phaze_opt.workload.config import TransformerConfig
 
@@ -46,7 +47,9 @@ class Block(nn.Module):
         before = config.norm_position != "output"
         self.attention_norm = self._norm(before)
         self.attention: nn.Module
-        if config.latent:
+        if config.indexer:
+            self.attention = SparseLatentAttention(config, group)
+        elif config.latent:
             self.attention = LatentAttention(config, group, window)
         else:
             self.attention = Attention(config, group, window, rotates=rotates)

@@ -26,6 +26,8 @@ _FUSED_ATTENTION = (
     "phaze::flash_attention",
     "phaze::sink_attention",
     "phaze::chunked_attention",
+    "phaze::sparse_attention",
+    "phaze::index_keys",
 )
 _KEPT = (*_FUSED_ATTENTION, "phaze::all_reduce", "phaze::reduce_scatter")
 
