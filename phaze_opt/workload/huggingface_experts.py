@@ -137,6 +137,21 @@ def _deepseek_v32(plain: Plain) -> dict[str, Any]:
     return {**_deepseek(3)(plain), "indexer": indexer}
 
 
+_GLM_DSA: Plain = {
+    **{"num_hidden_layers": 78, "q_lora_rank": 2048, "qk_nope_head_dim": 192, "v_head_dim": 256},
+    **{"n_group": 1, "topk_group": 1, "index_n_heads": 32},
+}
+"""What GLM-5 has where its configuration leaves it out, and DeepSeek-V3.2 has otherwise."""
+
+
+def _glm_moe_dsa(plain: Plain) -> dict[str, Any]:
+    """Compute what DeepSeek-V3.2 has, with an indexer in every layer."""
+    kinds = plain.get("indexer_types") or []
+    if not isinstance(kinds, list) or not set(map(str, kinds)) <= {"full"}:
+        raise refusal("indexer_types", kinds, '"full" for all layers')
+    return _deepseek_v32({**_GLM_DSA, **plain})
+
+
 def _gpt_oss(plain: Plain) -> dict[str, Any]:
     layers = whole_number(plain, "num_hidden_layers", 36)
     sizes = {
@@ -342,6 +357,24 @@ EXPERT_FAMILIES: Mapping[str, Family] = {
     ),
     "deepseek_v32": _family(
         "DeepseekV32", _DEEPSEEK3_KEYS, _deepseek_v32, only=_NO_BIAS, synonyms=_DEEPSEEK_NAMES
+    ),
+    "glm_moe_dsa": _family(
+        "GlmMoeDsa",
+        _DEEPSEEK3_KEYS
+        | {
+            "layers": ("num_hidden_layers", 78),
+            "hidden": ("hidden_size", 6144),
+            "heads": ("num_attention_heads", 64),
+            "feed_forward": ("intermediate_size", 12288),
+            "sequence": ("max_position_embeddings", 202752),
+            "vocabulary": ("vocab_size", 154880),
+        },
+        _glm_moe_dsa,
+        only={
+            **_NO_BIAS,
+            **{"mlp_layer_types": None, "index_topk_freq": 1, "index_topk_pattern": None},
+        },
+        synonyms=_DEEPSEEK_NAMES,
     ),
     # Kimi K2 has the shape, and the classes, of DeepSeek-V3.
     "kimi_k2": _family(

@@ -60,6 +60,10 @@ SMALL: dict[str, dict[str, Any]] = {
         **{**_TEXT, **_LATENT},
         **{"index_n_heads": 2, "index_head_dim": 8, "index_topk": 16},
     },
+    "glm_moe_dsa": {
+        **{**_TEXT, **_LATENT},
+        **{"index_n_heads": 2, "index_head_dim": 8, "index_topk": 16, "v_head_dim": 24},
+    },
     "ernie4_5_moe": {**_GROUPED, "moe_num_experts": 8, "moe_k": 2, "moe_layer_interval": 2},
     "minimax_m2": {**_GROUPED, "num_local_experts": 8, "head_dim": 16, "rotary_dim": 8},
     "kimi_k2": {**_TEXT, **_LATENT, "moe_layer_freq": 2},
