@@ -16,6 +16,7 @@ Modules
 ``huggingface``    the shape from a Hugging Face ``config.json``; ``huggingface_families`` has a row
                    for every ``model_type``, ``huggingface_later`` those of dense language models
                    since 2023, ``huggingface_experts`` those of mixtures of experts,
+                   ``huggingface_towers`` those of speech and text, and of images beside text,
                    ``huggingface_fields`` what hangs on several keys
 ``graph``          the data: `graph.Operator`, `graph.OperatorGraph`, `graph.Layer`,
                    `graph.Workload`

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from msgspec import UNSET, UnsetType
@@ -159,6 +159,15 @@ class TransformerConfig:
     indexer
         What chooses the keys that every query of latent attention attends to (DeepSeek-V3.2); the
         heads then share keys and values.
+    key_bias
+        False where keys alone have no bias (Whisper).
+    encoder
+        An encoder of speech, whose result every block attends to (Whisper). Its ``sequence`` is the
+        frames after two convolutions, the second of which takes every other; its ``channels`` are
+        those of the spectrogram.
+    images
+        An encoder of images beside that of text (CLIP), with ``patch_size``; its ``vocabulary`` is
+        the width that both are projected to, and images and texts of a microbatch are compared.
 
     Those from ``experts`` on are left out of the JSON of a shape that does not have them.
     """
@@ -214,6 +223,9 @@ class TransformerConfig:
     head_bias: Literal[True] | UnsetType = UNSET
     prediction_layers: int | UnsetType = UNSET
     indexer: Indexer | UnsetType = UNSET
+    key_bias: Literal[False] | UnsetType = UNSET
+    encoder: TransformerConfig | UnsetType = UNSET
+    images: TransformerConfig | UnsetType = UNSET
 
     def __post_init__(self) -> None:
         for name in ("layers", "hidden", "heads", "sequence", "vocabulary"):
@@ -295,6 +307,7 @@ class TransformerConfig:
             )
 
         self._check_blocks()
+        self._check_towers()
 
     def _check_blocks(self) -> None:
         """Refuse what single blocks cannot have."""
@@ -336,6 +349,36 @@ class TransformerConfig:
             raise InputError("norm_parameters needs layer_norm; other norms have a weight.")
         if self.activation == "relu2" and self.experts:
             raise InputError("activation is 'relu2', but it must be another one with experts.")
+
+    def _check_towers(self) -> None:
+        """Refuse stacks that do not go with each other."""
+        tower = self.encoder or self.images
+        if not tower:
+            return
+        plain = self.positions == tower.positions == "learned" and not (
+            self.encoder_layers or self.experts or self.windows or self.prediction_layers
+        )
+        if not plain or (self.encoder and self.images):
+            raise InputError(
+                "An encoder of speech or images needs learned positions, and blocks without "
+                "experts and windows."
+            )
+        if self.encoder and tower.hidden != self.hidden:
+            raise InputError(
+                f"An encoder of speech has hidden {tower.hidden}, but it must be {self.hidden} as "
+                "the decoder that attends to it."
+            )
+        if self.images and not tower.patch_size:
+            raise InputError("An encoder of images needs a patch_size.")
+
+    def with_attention(self, attention: AttentionKind) -> TransformerConfig:
+        """Return the shape with another way to compute attention, in all its stacks."""
+        own = replace(self, attention=attention)
+        if self.encoder:
+            own = replace(own, encoder=self.encoder.with_attention(attention))
+        if self.images:
+            own = replace(own, images=self.images.with_attention(attention))
+        return own
 
     @property
     def head_size(self) -> int:
@@ -412,7 +455,10 @@ class TransformerConfig:
 
     def divides(self, tensor_degree: int) -> bool:
         """Say whether ``tensor_degree`` devices share heads and feed-forward network evenly."""
-        return math.gcd(self.heads, self.key_value_heads, *self._widths) % tensor_degree == 0
+        towers = (tower for tower in (self.encoder, self.images) if tower)
+        return math.gcd(
+            self.heads, self.key_value_heads, *self._widths
+        ) % tensor_degree == 0 and all(tower.divides(tensor_degree) for tower in towers)
 
     @property
     def _widths(self) -> tuple[int, ...]:
@@ -433,6 +479,13 @@ class TransformerConfig:
         InputError
             If the tensor degree does not divide the model; the message names those that do.
         """
+        for tower in (self.encoder, self.images):
+            if tower:
+                tower.require_tensor_degree(
+                    tensor_degree,
+                    sequence_parallel=sequence_parallel,
+                    model=f"The encoder of {model}",
+                )
         if tensor_degree < 1 or not self.divides(tensor_degree):
             shared = math.gcd(self.heads, self.key_value_heads, *self._widths)
             widths = " and ".join(map(str, self._widths))

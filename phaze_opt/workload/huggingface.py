@@ -31,6 +31,7 @@ from phaze_opt.workload.huggingface_fields import (
     whole_number,
 )
 from phaze_opt.workload.huggingface_later import LATER_FAMILIES
+from phaze_opt.workload.huggingface_towers import TOWER_FAMILIES
 
 _ONLY: Plain = {
     "add_cross_attention": False,
@@ -42,7 +43,12 @@ _ONLY: Plain = {
 _NULL_IS_NONE = ("kv_heads", "head_elements", "attention_softcap", "logit_softcap")
 """Fields that null sets to zero, whatever the default."""
 
-FAMILIES: Mapping[str, Family] = {**DENSE_FAMILIES, **LATER_FAMILIES, **EXPERT_FAMILIES}
+FAMILIES: Mapping[str, Family] = {
+    **DENSE_FAMILIES,
+    **LATER_FAMILIES,
+    **EXPERT_FAMILIES,
+    **TOWER_FAMILIES,
+}
 """How to read the configurations of every ``model_type``."""
 
 _WITH_TEXT = {

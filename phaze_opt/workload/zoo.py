@@ -89,8 +89,8 @@ def load_workload(
         return _from_file(model, shape, sequence)
     config = model_config(model, sequence)
     _refuse_unstated_sequence(config, model, sequence)
-    if attention not in (None, config.attention):
-        config = replace(config, attention=attention)
+    if attention is not None and attention != config.attention:
+        config = config.with_attention(attention)
         name = f"{model}, {attention} attention"
     else:
         name = model
@@ -318,7 +318,8 @@ def _share_of_tokens(config: TransformerConfig, model: str, devices: int) -> Tra
             f"context_parallel is {devices}, but it must divide the {config.sequence} tokens per "
             f"sample of {model}."
         )
-    if config.attention != "flash" or config.encoder_layers or config.patch_size:
+    two_stacks = config.encoder_layers or config.encoder or config.images
+    if config.attention != "flash" or two_stacks or config.patch_size:
         raise InputError(
             f"context_parallel is {devices}, but it must be 1 for {model}: sequences are shared "
             "only by fused self-attention on text; --attention flash changes the attention."

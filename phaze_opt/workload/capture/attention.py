@@ -124,7 +124,8 @@ class Attention(_AttentionCore):
     """Self-attention with the heads split over the group.
 
     Without rotary positions the three projections are one product, and query, key and value are
-    views of its result. Rotary positions make new queries and keys, so three products keep less.
+    views of its result. Rotary positions make new queries and keys, so three products keep less;
+    where keys alone have no bias they are three, too.
     A block may leave the rotation out.
     """
 
@@ -139,20 +140,23 @@ class Attention(_AttentionCore):
         rotates: bool = True,
     ) -> None:
         super().__init__(config, group)
-        self.window, self.rotates = window, rotates
+        self.window, self.rotates = window, rotates and config.positions == "rotary"
         kv = config.key_value_heads * config.head_size
         context = config.heads * config.head_size
         outputs: tuple[int, ...] = (context, kv, kv)
-        if config.positions != "rotary":
+        bias = _either(config.query_key_value_bias, config.bias)
+        biases: bool | tuple[bool, ...] = bias
+        if config.key_bias is False:
+            biases = (bias, False, bias)
+        elif config.positions != "rotary":
             outputs = (sum(outputs),)
-        else:
+        if config.positions == "rotary":
             # Sine and cosine of every pair, as two numbers or as a complex one.
             shape, dtype = (config.sequence, config.rotary_size), torch.float32
             if config.kernels != "fused":
                 shape, dtype = (config.sequence, config.rotary_size // 2), torch.complex64
             self.register_buffer("table", torch.empty(shape, dtype=dtype, device="meta"))
-        bias = _either(config.query_key_value_bias, config.bias)
-        self.query_key_value = ColumnParallelLinear(config.hidden, outputs, bias, group)
+        self.query_key_value = ColumnParallelLinear(config.hidden, outputs, biases, group)
         self.head_norms = nn.ModuleList(self._head_norms())
         bias = _either(config.projection_bias, config.bias)
         self.projection = RowParallelLinear(context, config.hidden, bias, group)
@@ -221,23 +225,32 @@ class Attention(_AttentionCore):
 
 
 class CrossAttention(_AttentionCore):
-    """Attention of a decoder to the result of its encoder, through scores in memory."""
+    """Attention of a decoder to the result of its encoder, which may have another length."""
 
     def __init__(self, config: TransformerConfig, group: TensorGroup) -> None:
         super().__init__(replace(config, causal=False), group)
         context = config.heads * config.head_size
         kv = config.key_value_heads * config.head_size
         self.query = ColumnParallelLinear(config.hidden, (context,), config.bias, group)
-        self.key_value = ColumnParallelLinear(config.hidden, (2 * kv,), config.bias, group)
+        # One product of keys and values, or two where keys alone have no bias.
+        outputs: tuple[int, ...] = (2 * kv,)
+        biases: bool | tuple[bool, ...] = config.bias
+        if config.key_bias is False:
+            outputs, biases = (kv, kv), (False, config.bias)
+        self.key_value = ColumnParallelLinear(config.hidden, outputs, biases, group)
         self.projection = RowParallelLinear(context, config.hidden, config.bias, group)
 
     def forward(self, x: Tensor, memory: Tensor) -> Tensor:
         """Return the projected context."""
         size = self.config.head_size
-        (query,), (joint,) = self.query(x), self.key_value(memory)
-        key, value = joint.view(*joint.shape[:2], self.kv_heads, -1).split(size, dim=-1)
+        (query,), joint = self.query(x), self.key_value(memory)
+        joint = [each.view(*each.shape[:2], self.kv_heads, -1) for each in joint]
+        key, value = joint if len(joint) == 2 else joint[0].split(size, dim=-1)
         query = query.view(*query.shape[:2], self.heads, size)
-        context = self.attend_through_memory(query, key, value)
+        if self.config.attention == "flash":
+            context = self.attend(query, key, value)
+        else:
+            context = self.attend_through_memory(query, key, value)
         projected: Tensor = self.projection(context.reshape(*context.shape[:2], -1))
         return projected
 

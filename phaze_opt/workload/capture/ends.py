@@ -106,11 +106,12 @@ class RelativePositions(nn.Module):
 class PatchEmbedding(nn.Module):
     """Patches of an image as tokens, behind a token for its class (Dosovitskiy et al. 2021)."""
 
-    def __init__(self, config: TransformerConfig) -> None:
+    def __init__(self, config: TransformerConfig, *, bias: bool = True) -> None:
         super().__init__()
         self.config = config
         inputs = config.channels * config.patch_size**2
-        self.project = _whole_linear(inputs, config.hidden, bias=True)
+        self.project = _whole_linear(inputs, config.hidden, bias=bias)
+        self.norm = norm_of(config, config.hidden) if config.embedding_norm else None
         self.first = parameter(1, 1, config.hidden)
         self.positions = parameter(config.sequence, 1, config.hidden)
 
@@ -120,6 +121,8 @@ class PatchEmbedding(nn.Module):
         patches = images.unfold(2, size, size).unfold(3, size, size).permute(2, 3, 0, 1, 4, 5)
         x = self.project(patches.reshape(-1, len(images), self.project.in_features))
         x = torch.cat([self.first.expand(1, *x.shape[1:]), x]) + self.positions
+        if self.norm is not None:
+            x = self.norm(x)
         return dropout(x, self.config.dropout)
 
 

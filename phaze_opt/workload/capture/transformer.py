@@ -3,17 +3,19 @@
 A decoder or an encoder is a chain. With an encoder and a decoder (T5) every block of the decoder
 reads the encoder's result, and every block reads the bias that its stack's embedding makes of the
 relative positions. Layers that predict further ahead stand between the last block and the head,
-which reads what all of them, and the last block, give.
+which reads what all of them, and the last block, give. Speech or images beside text are put
+together in `towers`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
 
+from phaze_opt.workload.capture.assembly import Assembly, DistinctLayer, activation
 from phaze_opt.workload.capture.blocks import Block
 from phaze_opt.workload.capture.ends import (
     Classifier,
@@ -26,26 +28,12 @@ from phaze_opt.workload.capture.ends import (
 from phaze_opt.workload.capture.experts import RoutedExperts
 from phaze_opt.workload.capture.layer import capture_layer
 from phaze_opt.workload.capture.tensor_parallel import DTYPE, TensorGroup
+from phaze_opt.workload.capture.towers import images_and_text, speech_and_text
 from phaze_opt.workload.config import TransformerConfig
 from phaze_opt.workload.graph import Layer, WorkloadVariant
 
 _WINDOWED = "window_block"
 _PREDICTION = "prediction_layer"
-
-
-@dataclass(frozen=True)
-class _DistinctLayer:
-    """A distinct layer as a module with its inputs.
-
-    Attributes
-    ----------
-    words
-        Elements of the word embedding among its parameters, where other layers hold it too.
-    """
-
-    module: nn.Module
-    inputs: tuple[Tensor, ...]
-    words: int = 0
 
 
 def capture_transformer(
@@ -60,8 +48,8 @@ def capture_transformer(
     All blocks that attend to as many tokens share one layer.
     """
     group = TensorGroup(tensor_parallel, sequence_parallel)
-    parts = _parts(config, group, microbatch)
-    places = list(_places(config))
+    assembly = _assembly(config, group, microbatch)
+    parts, places = assembly.parts, assembly.places
     kinds = list(dict.fromkeys(kind for _, kind in places))
     layers = {
         kind: capture_layer(
@@ -78,11 +66,9 @@ def capture_transformer(
         stream = parts["head"].inputs[0]
         edges = _two_stacks(config, stream.numel() * stream.element_size(), layers)
     else:
-        last = len(places) - 1
         edges = tuple(
-            (place, reader, layers[kind].output_bytes)
-            for place, (_, kind) in enumerate(places[:-1])
-            for reader in dict.fromkeys((place + 1, last if place >= config.layers else place + 1))
+            (source, reader, layers[places[source][1]].output_bytes)
+            for source, reader in assembly.edges
         )
     return WorkloadVariant(
         tensor_parallel=tensor_parallel,
@@ -104,7 +90,8 @@ def count_parameters(config: TransformerConfig, *, active: bool = False) -> int:
     active
         Whether to count only those that work on a token.
     """
-    parts = _parts(config, TensorGroup(), 1)
+    assembly = _assembly(config, TensorGroup(), 1)
+    parts = assembly.parts
     sizes = {
         kind: sum(p.numel() for p in part.module.parameters()) - part.words
         for kind, part in parts.items()
@@ -114,7 +101,24 @@ def count_parameters(config: TransformerConfig, *, active: bool = False) -> int:
         for kind, part in parts.items():
             sizes[kind] -= _routed_parameters(part.module) * idle // config.experts.count
     words = max(part.words for part in parts.values())
-    return words + sum(sizes[kind] for _, kind in _places(config))
+    return words + sum(sizes[kind] for _, kind in assembly.places)
+
+
+def _assembly(config: TransformerConfig, group: TensorGroup, microbatch: int) -> Assembly:
+    """Return the layers of a model and how they stand together."""
+    if config.encoder:
+        return speech_and_text(config, group, microbatch)
+    if config.images:
+        return images_and_text(config, group, microbatch)
+    places = tuple(_places(config))
+    last = len(places) - 1
+    # What follows the last block, and it, is read by the head too.
+    edges = tuple(
+        (place, reader)
+        for place in range(last)
+        for reader in dict.fromkeys((place + 1, last if place >= config.layers else place + 1))
+    )
+    return Assembly(_parts(config, group, microbatch), places, edges)
 
 
 def _routed_parameters(module: nn.Module) -> int:
@@ -170,18 +174,18 @@ def _block_kind(window: int, routed: bool, rotates: bool, config: TransformerCon
 
 def _parts(
     config: TransformerConfig, group: TensorGroup, microbatch: int
-) -> dict[str, _DistinctLayer]:
+) -> dict[str, DistinctLayer]:
     """Return the distinct layers by kind."""
     rows = config.sequence // (group.tensor_degree if group.splits_sequence else 1)
-    stream = _meta(rows, microbatch, config.hidden)
+    stream = activation(rows, microbatch, config.hidden)
     tokens = torch.empty((config.sequence, microbatch), dtype=torch.int64, device="meta")
     local = torch.empty((rows, microbatch), dtype=torch.int64, device="meta")
     if config.patch_size:
         image = (microbatch, config.channels, config.image_size, config.image_size)
         images, labels = torch.empty(image, dtype=DTYPE, device="meta"), tokens[0]
         ends = {
-            "embedding": _DistinctLayer(PatchEmbedding(config), (images,)),
-            "head": _DistinctLayer(Classifier(config), (stream, labels)),
+            "embedding": DistinctLayer(PatchEmbedding(config), (images,)),
+            "head": DistinctLayer(Classifier(config), (stream, labels)),
         }
     else:
         embedding, head = Embedding(config, group), Head(config, group)
@@ -189,8 +193,8 @@ def _parts(
         shared = words if config.tied or config.encoder_layers or config.prediction_layers else 0
         given = (tokens, local) if config.token_types else (tokens,)
         ends = {
-            "embedding": _DistinctLayer(embedding, given, shared),
-            "head": _DistinctLayer(
+            "embedding": DistinctLayer(embedding, given, shared),
+            "head": DistinctLayer(
                 head, (stream, tokens, *_ahead(config, stream)), words if config.tied else 0
             ),
         }
@@ -198,19 +202,19 @@ def _parts(
             window, routed, rotates = _block_shapes(config)[-1]
             block = Block(config, group, window=window, routed=routed, rotates=rotates)
             predict = PredictionLayer(config, group, block)
-            ends[_PREDICTION] = _DistinctLayer(predict, (stream, tokens), words)
+            ends[_PREDICTION] = DistinctLayer(predict, (stream, tokens), words)
     if config.encoder_layers:
-        bias = _meta(config.heads // group.tensor_degree, config.sequence, config.sequence)
+        bias = activation(config.heads // group.tensor_degree, config.sequence, config.sequence)
         encoder = Block(replace(config, causal=False), group)
         decoder = Block(config, group, crosses=True)
         memory = stream.detach().requires_grad_()
         return ends | {
-            "encoder.block": _DistinctLayer(encoder, (stream, bias)),
-            "encoder.norm": _DistinctLayer(EncoderEnd(config), (stream,)),
-            "decoder.block": _DistinctLayer(decoder, (stream, bias, memory)),
+            "encoder.block": DistinctLayer(encoder, (stream, bias)),
+            "encoder.norm": DistinctLayer(EncoderEnd(config), (stream,)),
+            "decoder.block": DistinctLayer(decoder, (stream, bias, memory)),
         }
     return ends | {
-        _block_kind(window, routed, rotates, config): _DistinctLayer(
+        _block_kind(window, routed, rotates, config): DistinctLayer(
             Block(config, group, window=window, routed=routed, rotates=rotates), (stream,)
         )
         for window, routed, rotates in dict.fromkeys(_block_shapes(config))
@@ -221,11 +225,6 @@ def _ahead(config: TransformerConfig, stream: Tensor) -> tuple[Tensor, ...]:
     """Return the streams of layers that predict further ahead, as inputs of the head."""
     count = config.prediction_layers or 0
     return tuple(stream.detach().requires_grad_() for _ in range(count))
-
-
-def _meta(*shape: int) -> Tensor:
-    """Return an activation without memory."""
-    return torch.empty(shape, dtype=DTYPE, device="meta", requires_grad=True)
 
 
 def _two_stacks(
