@@ -12,11 +12,13 @@ Modules
 ``expert_parallel``  a captured model whose routed experts are shared out among devices
 ``context_parallel``  a captured model whose sequences are shared among devices
 ``sparse_attention``  attention to keys that an indexer chooses: shapes, and work of its kernels
+``diffusion``      diffusion transformers: what they have beside the shape of their blocks
 ``model_string``   the shape from ``gpt:...``, ``llama:...`` and ``moe:...``
 ``huggingface``    the shape from a Hugging Face ``config.json``; ``huggingface_families`` has a row
                    for every ``model_type``, ``huggingface_later`` those of dense language models
                    since 2023, ``huggingface_experts`` those of mixtures of experts,
                    ``huggingface_towers`` those of speech and text, and of images beside text,
+                   ``huggingface_diffusion`` those of diffusion transformers,
                    ``huggingface_fields`` what hangs on several keys
 ``graph``          the data: `graph.Operator`, `graph.OperatorGraph`, `graph.Layer`,
                    `graph.Workload`

@@ -11,6 +11,7 @@ from msgspec import UNSET, UnsetType
 from phaze_opt.checked import shown
 from phaze_opt.choices import AttentionKind
 from phaze_opt.errors import InputError
+from phaze_opt.workload.diffusion import Diffusion
 from phaze_opt.workload.experts import Experts, LatentAttention
 from phaze_opt.workload.sparse_attention import Indexer
 
@@ -168,6 +169,9 @@ class TransformerConfig:
     images
         An encoder of images beside that of text (CLIP), with ``patch_size``; its ``vocabulary`` is
         the width that both are projected to, and images and texts of a microbatch are compared.
+    diffusion
+        A diffusion transformer: image tokens (``sequence``) whose patches have ``vocabulary``
+        elements, and the text beside them (Stable Diffusion 3, FLUX.1).
 
     Those from ``experts`` on are left out of the JSON of a shape that does not have them.
     """
@@ -226,6 +230,7 @@ class TransformerConfig:
     key_bias: Literal[False] | UnsetType = UNSET
     encoder: TransformerConfig | UnsetType = UNSET
     images: TransformerConfig | UnsetType = UNSET
+    diffusion: Diffusion | UnsetType = UNSET
 
     def __post_init__(self) -> None:
         for name in ("layers", "hidden", "heads", "sequence", "vocabulary"):
@@ -353,6 +358,15 @@ class TransformerConfig:
     def _check_towers(self) -> None:
         """Refuse stacks that do not go with each other."""
         tower = self.encoder or self.images
+        if self.diffusion and (
+            *(tower, self.experts, self.latent, self.windows, self.kv_heads, self.causal),
+            *(self.prediction_layers, self.encoder_layers, self.patch_size, self.dropout),
+            self.attention_dropout,
+        ) != (UNSET, UNSET, UNSET, (), 0, False, UNSET, 0, 0, 0.0, 0.0):
+            raise InputError(
+                "A diffusion transformer has plain blocks whose tokens see each other: no experts, "
+                "windows, shared heads, causal mask, dropout or other stacks."
+            )
         if not tower:
             return
         plain = self.positions == tower.positions == "learned" and not (
@@ -494,6 +508,12 @@ class TransformerConfig:
                 f"{model} cannot be split over {tensor_degree} devices: its {self.heads} heads, "
                 f"{self.key_value_heads} key-value heads and feed-forward width {widths} "
                 f"have only the common divisors {allowed}."
+            )
+        if sequence_parallel and self.diffusion and self.diffusion.text_tokens % tensor_degree:
+            raise InputError(
+                f"{model} cannot use sequence parallelism over {tensor_degree} devices: its "
+                f"{self.diffusion.text_tokens} tokens of text are not a multiple of "
+                f"{tensor_degree}."
             )
         if sequence_parallel and self.sequence % tensor_degree:
             raise InputError(

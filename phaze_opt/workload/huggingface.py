@@ -20,6 +20,7 @@ from phaze_opt.codec import from_builtins, from_json, read_file
 from phaze_opt.errors import InputError, PhazeError, unknown_name
 from phaze_opt.paths import look
 from phaze_opt.workload.config import TransformerConfig
+from phaze_opt.workload.huggingface_diffusion import DIFFUSION_FAMILIES
 from phaze_opt.workload.huggingface_experts import EXPERT_FAMILIES
 from phaze_opt.workload.huggingface_families import FAMILIES as DENSE_FAMILIES
 from phaze_opt.workload.huggingface_families import Family
@@ -48,8 +49,11 @@ FAMILIES: Mapping[str, Family] = {
     **LATER_FAMILIES,
     **EXPERT_FAMILIES,
     **TOWER_FAMILIES,
+    **DIFFUSION_FAMILIES,
 }
-"""How to read the configurations of every ``model_type``."""
+"""How to read the configurations of every ``model_type``, or ``_class_name`` of diffusers."""
+
+_CLASS = "_class_name"
 
 _WITH_TEXT = {
     "gemma3": "gemma3_text",
@@ -96,9 +100,11 @@ def is_huggingface_config(path: Path) -> bool:
     except (PhazeError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return False
     stated = {
-        key for key in ("model_type", "schema_version") if bytes(raw.get(key, _NULL)) != _NULL
+        key
+        for key in ("model_type", _CLASS, "schema_version")
+        if bytes(raw.get(key, _NULL)) != _NULL
     }
-    return stated == {"model_type"}
+    return bool(stated) and "schema_version" not in stated
 
 
 def read_huggingface_config(path: Path, *, predicts_ahead: bool = False) -> TransformerConfig:
@@ -125,7 +131,8 @@ def read_huggingface_config(path: Path, *, predicts_ahead: bool = False) -> Tran
         path = path / "config.json"
     what = f"Hugging Face configuration at {path}"
     plain = from_json(read_file(path, "Hugging Face configuration"), dict[str, Any], what)
-    if "model_type" not in plain:
+    plain.setdefault("model_type", plain.get(_CLASS))
+    if plain["model_type"] is None:
         raise InputError(f"The {what} has no model_type.")
     plain = _language_model(plain, what)
     model_type = plain["model_type"]

@@ -318,7 +318,7 @@ def _share_of_tokens(config: TransformerConfig, model: str, devices: int) -> Tra
             f"context_parallel is {devices}, but it must divide the {config.sequence} tokens per "
             f"sample of {model}."
         )
-    two_stacks = config.encoder_layers or config.encoder or config.images
+    two_stacks = config.encoder_layers or config.encoder or config.images or config.diffusion
     if config.attention != "flash" or two_stacks or config.patch_size:
         raise InputError(
             f"context_parallel is {devices}, but it must be 1 for {model}: sequences are shared "

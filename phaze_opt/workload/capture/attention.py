@@ -64,7 +64,7 @@ def norm_of(config: TransformerConfig, size: int) -> nn.Module:
     return nn.LayerNorm(size, elementwise_affine=affine, bias=bias, device="meta", dtype=DTYPE)
 
 
-class _AttentionCore(nn.Module):
+class AttentionCore(nn.Module):
     """The heads of an attention on one device, after their projections and before the last one."""
 
     def __init__(self, config: TransformerConfig, group: TensorGroup) -> None:
@@ -120,7 +120,7 @@ class _AttentionCore(nn.Module):
         return self.share(x).flatten(1, 2).transpose(0, 1)
 
 
-class Attention(_AttentionCore):
+class Attention(AttentionCore):
     """Self-attention with the heads split over the group.
 
     Without rotary positions the three projections are one product, and query, key and value are
@@ -224,7 +224,7 @@ class Attention(_AttentionCore):
         return turned.flatten(3).type_as(x)
 
 
-class CrossAttention(_AttentionCore):
+class CrossAttention(AttentionCore):
     """Attention of a decoder to the result of its encoder, which may have another length."""
 
     def __init__(self, config: TransformerConfig, group: TensorGroup) -> None:
@@ -255,7 +255,7 @@ class CrossAttention(_AttentionCore):
         return projected
 
 
-class LatentAttention(_AttentionCore):
+class LatentAttention(AttentionCore):
     """Multi-head latent attention (DeepSeek-V2, Liu et al. 2024, section 2.1).
 
     The products that make the short vectors are repeated by every device of the group, on its share

@@ -4,7 +4,7 @@ A decoder or an encoder is a chain. With an encoder and a decoder (T5) every blo
 reads the encoder's result, and every block reads the bias that its stack's embedding makes of the
 relative positions. Layers that predict further ahead stand between the last block and the head,
 which reads what all of them, and the last block, give. Speech or images beside text are put
-together in `towers`.
+together in `towers`, diffusion transformers in `diffusion`.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from phaze_opt.workload.capture.assembly import Assembly, DistinctLayer, activation
 from phaze_opt.workload.capture.blocks import Block
+from phaze_opt.workload.capture.diffusion import diffusion_transformer
 from phaze_opt.workload.capture.ends import (
     Classifier,
     Embedding,
@@ -110,6 +111,8 @@ def _assembly(config: TransformerConfig, group: TensorGroup, microbatch: int) ->
         return speech_and_text(config, group, microbatch)
     if config.images:
         return images_and_text(config, group, microbatch)
+    if config.diffusion:
+        return diffusion_transformer(config, group, microbatch)
     places = tuple(_places(config))
     last = len(places) - 1
     # What follows the last block, and it, is read by the head too.
