@@ -63,7 +63,8 @@ class PointOptions:
     model: Annotated[
         str,
         typer.Option(
-            help="Zoo name, gpt:…, llama:…, moe:…, hf:PATH, or a configuration or capture (.json)."
+            help="Zoo name, gpt:…, llama:…, moe:…, hf:PATH, or a configuration or capture (.json). "
+            "+mtp behind a name, shape or configuration adds layers that predict further ahead."
         ),
     ]
     accelerator: Annotated[str, typer.Option(help="Preset, or TOML or JSON file.")]

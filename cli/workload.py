@@ -36,7 +36,8 @@ app = typer.Typer(no_args_is_help=True, help="Look at models.")
 ModelArgument = Annotated[
     str,
     typer.Argument(
-        help="Zoo name, gpt:…, llama:…, moe:…, hf:PATH, or a configuration or capture (.json).",
+        help="Zoo name, gpt:…, llama:…, moe:…, hf:PATH, or a configuration or capture (.json). "
+        "+mtp behind a name, shape or configuration adds layers that predict further ahead.",
         show_default=False,
     ),
 ]

@@ -12,11 +12,15 @@ Modules
 ``recurrences``    state-space and delta-net mixers: sizes, and work of their chunked kernels
 ``expert_parallel``  a captured model whose routed experts are shared out among devices
 ``context_parallel``  a captured model whose sequences are shared among devices
+``sparse_attention``  attention to keys that an indexer chooses: shapes, and work of its kernels
+``diffusion``      diffusion transformers: what they have beside the shape of their blocks
 ``model_string``   the shape from ``gpt:...``, ``llama:...`` and ``moe:...``
 ``huggingface``    the shape from a Hugging Face ``config.json``; ``huggingface_families`` has a row
-                   for every ``model_type``, ``huggingface_experts`` those of mixtures of experts,
-                   ``huggingface_hybrids`` of state-space models, ``huggingface_fields`` what hangs
-                   on several keys
+                   for every ``model_type``, ``huggingface_later`` those of dense language models
+                   since 2023, ``huggingface_experts`` those of mixtures of experts,
+                   ``huggingface_hybrids`` those of state-space models, ``huggingface_towers`` those
+                   of speech and text, and of images beside text, ``huggingface_diffusion`` those of
+                   diffusion transformers, ``huggingface_fields`` what hangs on several keys
 ``graph``          the data: `graph.Operator`, `graph.OperatorGraph`, `graph.Layer`,
                    `graph.Workload`
 ``recompute_parts``  parts of a layer that selective recompute runs again
@@ -41,6 +45,9 @@ keys and values that devices of a
 sequence send, and what they hold more   -> `context_parallel`
 bytes that an operator reads and writes  -> `graph.OperatorGraph.read_bytes`,
                                             `graph.OperatorGraph.write_bytes`
+FLOPs of an indexer, and of what it learns from -> `sparse_attention.index_work`,
+                                            `sparse_attention.target_work`,
+                                            `sparse_attention.index_backward_work`
 FLOPs of a graph, of a model's forward   -> `graph.OperatorGraph.flops`,
                                             `graph.WorkloadVariant.forward_flops`
 vocabulary padded for a tensor degree    -> `config.TransformerConfig.padded_vocabulary`

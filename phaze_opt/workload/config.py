@@ -11,8 +11,10 @@ from msgspec import UNSET, UnsetType
 from phaze_opt.checked import shown
 from phaze_opt.choices import AttentionKind
 from phaze_opt.errors import InputError
+from phaze_opt.workload.diffusion import Diffusion
 from phaze_opt.workload.experts import Experts, LatentAttention
 from phaze_opt.workload.recurrences import DeltaNet, StateSpace
+from phaze_opt.workload.sparse_attention import Indexer
 
 TENSOR_DEGREES = (1, 2, 4, 8)
 """Tensor degrees that are considered: up to the devices of one server (Megatron-LM)."""
@@ -42,7 +44,7 @@ _SUBLAYERS = {
 
 _CHOICES = {
     "norm": ("layer_norm", "rms_norm"),
-    "norm_position": ("pre", "post", "both"),
+    "norm_position": ("pre", "post", "both", "output"),
     "residual": ("sequential", "parallel", "parallel_shared_norm"),
     "activation": ("gelu", "relu", "relu2", "swiglu", "geglu"),
     "positions": ("learned", "rotary", "relative", "none"),
@@ -84,7 +86,8 @@ class TransformerConfig:
         Rows of BERT's segment table; 0 for none.
     norm, norm_position
         Kind of normalisation; its place is before each sub-layer, after the residual sum (BERT,
-        OPT-350m), or before and after each sub-layer (Gemma 2).
+        OPT-350m), before and after each sub-layer (Gemma 2), or only on the output of each
+        sub-layer, before the residual sum (OLMo 2).
     residual
         Whether the feed-forward network follows the attention, or both read the same residual
         stream (GPT-NeoX), perhaps through one norm (Falcon 7B).
@@ -160,8 +163,38 @@ class TransformerConfig:
     output_gate
         Whether the result of attention is scaled by a sigmoid of more projected columns
         (Qwen3-Next).
+    norm_parameters
+        Whether layer norms have a weight but no bias (Cohere), or neither (OLMo); both where it is
+        left out.
+    unrotated_layers
+        Blocks, counted from 0, whose queries and keys are not rotated (SmolLM3, Llama 4); norms of
+        heads without weights are left out there too.
+    chunked
+        Whether a window of ``windows`` is a chunk: the sequence is cut into pieces of so many
+        tokens, and a query sees those of its own piece only (Llama 4).
+    head_bias
+        Whether the projection to the vocabulary has a bias (Phi).
+    prediction_layers
+        Layers after the last block that predict tokens further ahead, each from the stream before
+        it and the embedding of the next token (DeepSeek-V3); each has a block as the last one, and
+        all use the model's embedding and projection to the vocabulary.
+    indexer
+        What chooses the keys that every query of latent attention attends to (DeepSeek-V3.2); the
+        heads then share keys and values.
+    key_bias
+        False where keys alone have no bias (Whisper).
+    encoder
+        An encoder of speech, whose result every block attends to (Whisper). Its ``sequence`` is the
+        frames after two convolutions, the second of which takes every other; its ``channels`` are
+        those of the spectrogram.
+    images
+        An encoder of images beside that of text (CLIP), with ``patch_size``; its ``vocabulary`` is
+        the width that both are projected to, and images and texts of a microbatch are compared.
+    diffusion
+        A diffusion transformer: image tokens (``sequence``) whose patches have ``vocabulary``
+        elements, and the text beside them (Stable Diffusion 3, FLUX.1).
 
-    The last eight are left out of the JSON of a shape that does not have them.
+    Those from ``experts`` on are left out of the JSON of a shape that does not have them.
     """
 
     layers: int
@@ -176,7 +209,7 @@ class TransformerConfig:
     position_rows: int = 0
     token_types: int = 0
     norm: Literal["layer_norm", "rms_norm"] = "layer_norm"
-    norm_position: Literal["pre", "post", "both"] = "pre"
+    norm_position: Literal["pre", "post", "both", "output"] = "pre"
     embedding_norm: bool = False
     final_norm: bool = True
     activation: Literal["gelu", "relu", "relu2", "swiglu", "geglu"] = "gelu"
@@ -213,6 +246,16 @@ class TransformerConfig:
     state_space: StateSpace | UnsetType = UNSET
     delta_net: DeltaNet | UnsetType = UNSET
     output_gate: Literal[True] | UnsetType = UNSET
+    norm_parameters: Literal["weight", "none"] | UnsetType = UNSET
+    unrotated_layers: tuple[int, ...] | UnsetType = UNSET
+    chunked: Literal[True] | UnsetType = UNSET
+    head_bias: Literal[True] | UnsetType = UNSET
+    prediction_layers: int | UnsetType = UNSET
+    indexer: Indexer | UnsetType = UNSET
+    key_bias: Literal[False] | UnsetType = UNSET
+    encoder: TransformerConfig | UnsetType = UNSET
+    images: TransformerConfig | UnsetType = UNSET
+    diffusion: Diffusion | UnsetType = UNSET
 
     def __post_init__(self) -> None:
         for name in ("layers", "hidden", "heads", "sequence", "vocabulary"):
@@ -299,6 +342,9 @@ class TransformerConfig:
                 f"{self.patch_size} has {self.image_tokens} tokens."
             )
 
+        self._check_blocks()
+        self._check_towers()
+
     def _check_pattern(self, pattern: str) -> None:
         """Refuse a pattern that is none, or needs what the model does not have."""
         blocks, letters = pattern.split(), set(pattern) - {" "}
@@ -314,12 +360,93 @@ class TransformerConfig:
                 raise InputError(
                     f"pattern has {letter}, but the sizes of {_SUBLAYERS[letter]} are missing."
                 )
-        others = self.residual != "sequential" or self.norm_position != "pre" or self.windows
-        if others or self.encoder_layers or (self.experts and self.experts.dense_layers):
+        others: object = (
+            self.residual != "sequential" or self.norm_position != "pre" or self.windows
+        )
+        others = others or self.encoder_layers or self.prediction_layers or self.indexer
+        if others or (self.experts and self.experts.dense_layers):
             raise InputError(
                 "A pattern of sub-layers needs norms before each, residuals in sequence, and no "
-                "windows, encoder or list of dense layers."
+                "windows, encoder, indexer, prediction layers or list of dense layers."
             )
+
+    def _check_blocks(self) -> None:
+        """Refuse what single blocks cannot have."""
+        if self.unrotated_layers and (
+            self.positions != "rotary"
+            or self.latent
+            or not all(0 <= i < self.layers for i in self.unrotated_layers)
+        ):
+            raise InputError(
+                f"unrotated_layers is {list(self.unrotated_layers)}, but it needs rotary positions "
+                f"without latent attention, and layers from 0 to {self.layers - 1}."
+            )
+        split = self.chunk_tokens
+        if split and (self.attention != "flash" or self.sinks or self.attention_softcap):
+            raise InputError(
+                "Attention in chunks needs flash attention, without sinks or a soft cap."
+            )
+        if split and self.sequence % split:
+            raise InputError(
+                f"sequence is {self.sequence}, but it must be a multiple of the {split} tokens of "
+                f"a chunk of attention, or at most {split}."
+            )
+        if self.indexer and not (
+            self.latent and self.attention == "flash" and self.causal and not self.windows
+        ):
+            raise InputError(
+                "An indexer needs latent attention, causal and fused (flash), without windows."
+            )
+        if self.indexer and (self.attention_dropout or self.attention_softcap):
+            raise InputError("An indexer needs attention without dropout and without a soft cap.")
+        if self.prediction_layers is not UNSET:
+            _refuse_outside("prediction_layers", self.prediction_layers, 1)
+            if self.positions != "rotary" or self.embedding_width != self.hidden:
+                raise InputError(
+                    "Prediction layers need rotary positions, and word embeddings as wide as the "
+                    "residual stream."
+                )
+        if self.norm_parameters and self.norm != "layer_norm":
+            raise InputError("norm_parameters needs layer_norm; other norms have a weight.")
+
+    def _check_towers(self) -> None:
+        """Refuse stacks that do not go with each other."""
+        tower = self.encoder or self.images
+        if self.diffusion and (
+            *(tower, self.experts, self.latent, self.windows, self.kv_heads, self.causal),
+            *(self.prediction_layers, self.encoder_layers, self.patch_size, self.dropout),
+            self.attention_dropout,
+        ) != (UNSET, UNSET, UNSET, (), 0, False, UNSET, 0, 0, 0.0, 0.0):
+            raise InputError(
+                "A diffusion transformer has plain blocks whose tokens see each other: no experts, "
+                "windows, shared heads, causal mask, dropout or other stacks."
+            )
+        if not tower:
+            return
+        plain = self.positions == tower.positions == "learned" and not (
+            self.encoder_layers or self.experts or self.windows or self.prediction_layers
+        )
+        if not plain or (self.encoder and self.images):
+            raise InputError(
+                "An encoder of speech or images needs learned positions, and blocks without "
+                "experts and windows."
+            )
+        if self.encoder and tower.hidden != self.hidden:
+            raise InputError(
+                f"An encoder of speech has hidden {tower.hidden}, but it must be {self.hidden} as "
+                "the decoder that attends to it."
+            )
+        if self.images and not tower.patch_size:
+            raise InputError("An encoder of images needs a patch_size.")
+
+    def with_attention(self, attention: AttentionKind) -> TransformerConfig:
+        """Return the shape with another way to compute attention, in all its stacks."""
+        own = replace(self, attention=attention)
+        if self.encoder:
+            own = replace(own, encoder=self.encoder.with_attention(attention))
+        if self.images:
+            own = replace(own, images=self.images.with_attention(attention))
+        return own
 
     @property
     def blocks(self) -> tuple[str, ...]:
@@ -354,12 +481,23 @@ class TransformerConfig:
         return tuple(tokens if tokens < self.sequence else 0 for tokens in windows)
 
     @property
+    def chunk_tokens(self) -> int:
+        """Tokens of a chunk that some blocks attend within; 0 where none does."""
+        return max(self.block_windows) if self.chunked else 0
+
+    @property
     def routed_blocks(self) -> tuple[bool, ...]:
         """By block: whether it has experts."""
         if self.pattern:
             return tuple("E" in block for block in self.pattern.split())
         dense = frozenset(self.experts.dense_layers) if self.experts else range(self.layers)
         return tuple(i not in dense for i in range(self.layers))
+
+    @property
+    def rotated_blocks(self) -> tuple[bool, ...]:
+        """By block: whether it rotates queries and keys, where the model rotates any."""
+        unrotated = frozenset(self.unrotated_layers or ())
+        return tuple(i not in unrotated for i in range(self.layers))
 
     @property
     def key_value_heads(self) -> int:
@@ -394,7 +532,10 @@ class TransformerConfig:
 
     def divides(self, tensor_degree: int) -> bool:
         """Say whether ``tensor_degree`` devices share heads and feed-forward network evenly."""
-        return self._most_shares % tensor_degree == 0
+        towers = (tower for tower in (self.encoder, self.images) if tower)
+        return self._most_shares % tensor_degree == 0 and all(
+            tower.divides(tensor_degree) for tower in towers
+        )
 
     @property
     def _most_shares(self) -> int:
@@ -432,6 +573,13 @@ class TransformerConfig:
         InputError
             If the tensor degree does not divide the model; the message names those that do.
         """
+        for tower in (self.encoder, self.images):
+            if tower:
+                tower.require_tensor_degree(
+                    tensor_degree,
+                    sequence_parallel=sequence_parallel,
+                    model=f"The encoder of {model}",
+                )
         if tensor_degree < 1 or not self.divides(tensor_degree):
             shared = self._most_shares
             widths = " and ".join(map(str, self._widths))
@@ -447,6 +595,12 @@ class TransformerConfig:
             raise InputError(
                 f"{model} cannot be split over {tensor_degree} devices: {split} have only the "
                 f"common divisors {allowed}."
+            )
+        if sequence_parallel and self.diffusion and self.diffusion.text_tokens % tensor_degree:
+            raise InputError(
+                f"{model} cannot use sequence parallelism over {tensor_degree} devices: its "
+                f"{self.diffusion.text_tokens} tokens of text are not a multiple of "
+                f"{tensor_degree}."
             )
         if sequence_parallel and self.sequence % tensor_degree:
             raise InputError(
@@ -498,7 +652,7 @@ class TransformerConfig:
 
 def _refuse_outside(name: str, value: int, least: int) -> None:
     """Refuse a size that is too small, or larger than that of any model."""
-    most = MOST_LAYERS if name == "layers" else _LARGEST_SIZE
+    most = MOST_LAYERS if name in ("layers", "prediction_layers") else _LARGEST_SIZE
     if not least <= value <= most:
         raise InputError(f"{name} is {shown(value)}, but it must be between {least} and {most}.")
 

@@ -20,11 +20,20 @@ from phaze_opt.codec import from_builtins, from_json, read_file
 from phaze_opt.errors import InputError, PhazeError, unknown_name
 from phaze_opt.paths import look
 from phaze_opt.workload.config import TransformerConfig
+from phaze_opt.workload.huggingface_diffusion import DIFFUSION_FAMILIES
 from phaze_opt.workload.huggingface_experts import EXPERT_FAMILIES
 from phaze_opt.workload.huggingface_families import FAMILIES as DENSE_FAMILIES
 from phaze_opt.workload.huggingface_families import Family
-from phaze_opt.workload.huggingface_fields import CAPTURE_IT, Plain, as_json, refusal
+from phaze_opt.workload.huggingface_fields import (
+    CAPTURE_IT,
+    Plain,
+    as_json,
+    refusal,
+    whole_number,
+)
 from phaze_opt.workload.huggingface_hybrids import HYBRID_FAMILIES
+from phaze_opt.workload.huggingface_later import LATER_FAMILIES
+from phaze_opt.workload.huggingface_towers import TOWER_FAMILIES
 
 _ONLY: Plain = {
     "add_cross_attention": False,
@@ -36,11 +45,51 @@ _ONLY: Plain = {
 _NULL_IS_NONE = ("kv_heads", "head_elements", "attention_softcap", "logit_softcap")
 """Fields that null sets to zero, whatever the default."""
 
-FAMILIES: Mapping[str, Family] = {**DENSE_FAMILIES, **EXPERT_FAMILIES, **HYBRID_FAMILIES}
-"""How to read the configurations of every ``model_type``."""
+FAMILIES: Mapping[str, Family] = {
+    **DENSE_FAMILIES,
+    **LATER_FAMILIES,
+    **EXPERT_FAMILIES,
+    **HYBRID_FAMILIES,
+    **TOWER_FAMILIES,
+    **DIFFUSION_FAMILIES,
+}
+"""How to read the configurations of every ``model_type``, or ``_class_name`` of diffusers."""
 
-_WITH_TEXT = {"gemma3": "gemma3_text", "llama4": "llama4_text"}
-"""Models of images and text that hold the configuration of their language model."""
+_CLASS = "_class_name"
+
+_WITH_TEXT = {
+    "gemma3": "gemma3_text",
+    "llama4": "llama4_text",
+    "mistral3": "mistral",
+    "llava": "llama",
+    "llava_next": "llama",
+    "paligemma": "gemma",
+    "internvl": "qwen2",
+    "idefics3": "llama",
+    "smolvlm": "llama",
+    "aya_vision": "cohere2",
+    "qwen2_vl": "qwen2_vl_text",
+    "qwen2_5_vl": "qwen2_vl_text",
+    "qwen3_vl": "qwen3_vl_text",
+    "qwen3_vl_moe": "qwen3_moe",
+    "glm4v": "glm4",
+    "glm4v_moe": "glm4_moe",
+}
+"""Models of images and text that hold the configuration of their language model.
+
+By ``model_type``: that of the language model where it does not state its own.
+"""
+
+_TEXT_NAMES = {
+    "qwen2_5_vl_text": "qwen2_vl_text",
+    "qwen3_vl_moe_text": "qwen3_moe",
+    "glm4v_text": "glm4",
+    "glm4v_moe_text": "glm4_moe",
+}
+"""Names of language models inside others that have the shape of a family with another name."""
+
+_PREDICTION_LAYERS = ("num_nextn_predict_layers", "num_mtp_modules")
+"""Keys of the number of layers that predict further ahead (DeepSeek-V3 and GLM-4.5, MiniMax-M2)."""
 
 _NULL = b"null"
 _log = logging.getLogger(__name__)
@@ -53,13 +102,23 @@ def is_huggingface_config(path: Path) -> bool:
     except (PhazeError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return False
     stated = {
-        key for key in ("model_type", "schema_version") if bytes(raw.get(key, _NULL)) != _NULL
+        key
+        for key in ("model_type", _CLASS, "schema_version")
+        if bytes(raw.get(key, _NULL)) != _NULL
     }
-    return stated == {"model_type"}
+    return bool(stated) and "schema_version" not in stated
 
 
-def read_huggingface_config(path: Path) -> TransformerConfig:
+def read_huggingface_config(path: Path, *, predicts_ahead: bool = False) -> TransformerConfig:
     """Return the shape in a ``config.json``, or in the folder that holds one.
+
+    Parameters
+    ----------
+    path
+        Of the file or folder.
+    predicts_ahead
+        Whether to read the layers that predict tokens further ahead: as many as the configuration
+        states, one where it states none.
 
     Raises
     ------
@@ -74,7 +133,8 @@ def read_huggingface_config(path: Path) -> TransformerConfig:
         path = path / "config.json"
     what = f"Hugging Face configuration at {path}"
     plain = from_json(read_file(path, "Hugging Face configuration"), dict[str, Any], what)
-    if "model_type" not in plain:
+    plain.setdefault("model_type", plain.get(_CLASS))
+    if plain["model_type"] is None:
         raise InputError(f"The {what} has no model_type.")
     plain = _language_model(plain, what)
     model_type = plain["model_type"]
@@ -86,7 +146,11 @@ def read_huggingface_config(path: Path) -> TransformerConfig:
         if plain.get(name) is not None:
             plain[key] = plain[name]
     _refuse_other_values(plain, family)
-    return from_builtins(_plainest(_fields(plain, family)), TransformerConfig, what)
+    fields = _fields(plain, family)
+    if predicts_ahead:
+        counts = (whole_number(plain, key, 0) for key in _PREDICTION_LAYERS)
+        fields["prediction_layers"] = max(*counts, 1)
+    return from_builtins(_plainest(fields), TransformerConfig, what)
 
 
 def _language_model(plain: dict[str, Any], what: str) -> dict[str, Any]:
@@ -94,12 +158,20 @@ def _language_model(plain: dict[str, Any], what: str) -> dict[str, Any]:
     inner = _WITH_TEXT.get(str(plain["model_type"]))
     if inner is None:
         return plain
-    text = plain.get("text_config") or {}
+    text = plain.get("text_config")
+    if text is None:
+        # Configurations of older versions have the keys of the language model beside the others.
+        text = {key: value for key, value in plain.items() if key != "architectures"}
     if not isinstance(text, Mapping):
         raise refusal("text_config", text, "a configuration")
-    _log.warning("The %s is of images and text: only its language model is read.", what)
+    _log.warning(
+        "The %s is of images and text: only its language model is read, and every token is taken "
+        "for one of text. Left out are the vision tower and the projector.",
+        what,
+    )
     tied = {"tie_word_embeddings": plain.get("tie_word_embeddings")}
-    return {**tied, **text, "model_type": inner}
+    own = text.get("model_type") if "text_config" in plain else None
+    return {**tied, **text, "model_type": _TEXT_NAMES.get(str(own), own or inner)}
 
 
 def _fields(plain: Plain, family: Family) -> dict[str, Any]:

@@ -1,8 +1,7 @@
 """How the configurations of mixtures of experts are read, as `huggingface_families` reads others.
 
-Prediction layers beyond the model's own (``num_nextn_predict_layers``) are not read. Of Llama 4,
-layers without positions are taken to rotate and normalise heads as the others do, and a chunk of
-attention is taken for a window; up to the tokens of a chunk, both see all tokens.
+Of Llama 4, the factor that scales queries by their position in layers without rotation is not
+counted.
 """
 
 from __future__ import annotations
@@ -128,6 +127,31 @@ def _deepseek(version: int) -> Callable[[Plain], dict[str, Any]]:
     return compute
 
 
+def _deepseek_v32(plain: Plain) -> dict[str, Any]:
+    """Compute what DeepSeek-V3 has, and the indexer of keys."""
+    indexer = {
+        "heads": whole_number(plain, "index_n_heads", 64),
+        "width": whole_number(plain, "index_head_dim", 128),
+        "top_k": whole_number(plain, "index_topk", 2048),
+    }
+    return {**_deepseek(3)(plain), "indexer": indexer}
+
+
+_GLM_DSA: Plain = {
+    **{"num_hidden_layers": 78, "q_lora_rank": 2048, "qk_nope_head_dim": 192, "v_head_dim": 256},
+    **{"n_group": 1, "topk_group": 1, "index_n_heads": 32},
+}
+"""What GLM-5 has where its configuration leaves it out, and DeepSeek-V3.2 has otherwise."""
+
+
+def _glm_moe_dsa(plain: Plain) -> dict[str, Any]:
+    """Compute what DeepSeek-V3.2 has, with an indexer in every layer."""
+    kinds = plain.get("indexer_types") or []
+    if not isinstance(kinds, list) or not set(map(str, kinds)) <= {"full"}:
+        raise refusal("indexer_types", kinds, '"full" for all layers')
+    return _deepseek_v32({**_GLM_DSA, **plain})
+
+
 def _gpt_oss(plain: Plain) -> dict[str, Any]:
     layers = whole_number(plain, "num_hidden_layers", 36)
     sizes = {
@@ -168,6 +192,41 @@ def _glm4_moe(plain: Plain) -> dict[str, Any]:
     }
 
 
+def _ernie4_5_moe(plain: Plain) -> dict[str, Any]:
+    layers = whole_number(plain, "num_hidden_layers", 28)
+    first = whole_number(plain, "moe_layer_start_index", 1)
+    last = plain.get("moe_layer_end_index", -1)
+    every = whole_number(plain, "moe_layer_interval", 1) or 1
+    end = layers if last in (None, -1) else whole_number(plain, "moe_layer_end_index", 0) + 1
+    width = whole_number(plain, "moe_intermediate_size", 1536)
+    sizes = {
+        "count": ("moe_num_experts", 64),
+        "top_k": ("moe_k", 6),
+        "feed_forward": ("moe_intermediate_size", 1536),
+    }
+    dense = [i for i in range(layers) if not first <= i < end or (i + 1) % every]
+    shared = whole_number(plain, "moe_num_shared_experts", 2) * width
+    return _experts(plain, sizes, dense, shared=shared)
+
+
+def _minimax_m2(plain: Plain) -> dict[str, Any]:
+    sizes = {
+        "count": ("num_local_experts", 256),
+        "top_k": ("num_experts_per_tok", 8),
+        "feed_forward": ("intermediate_size", 1536),
+    }
+    kind = plain.get("qk_norm_type") or "per_layer"
+    if kind != "per_layer":
+        raise refusal("qk_norm_type", kind, '"per_layer"')
+    norm = flag(plain, "use_qk_norm", True)
+    return {
+        "rotary_elements": whole_number(plain, "rotary_dim", 64),
+        "query_key_norm": norm,
+        **({"head_norm": "whole"} if norm else {}),
+        **_experts(plain, sizes, (), scores="sigmoid"),
+    }
+
+
 def _llama4(plain: Plain) -> dict[str, Any]:
     layers = whole_number(plain, "num_hidden_layers", 48)
     sizes = {
@@ -183,13 +242,12 @@ def _llama4(plain: Plain) -> dict[str, Any]:
         raise refusal("moe_layers", routed, "a list of layers")
     dense = sorted({*range(layers)} - {*routed})
     chunk = whole_number(plain, "attention_chunk_size", 8192)
-    interval = whole_number(plain, "no_rope_layer_interval", 4) or 1
-    turned = plain.get("no_rope_layers") or [(i + 1) % interval for i in range(layers)]
-    if not isinstance(turned, list):
-        raise refusal("no_rope_layers", turned, "a list of 0 and 1")
+    rotated = fields.rotated_layers(plain, layers)
     norm = flag(plain, "use_qk_norm", True)
     return {
-        "windows": tuple(chunk if turns else 0 for turns in turned) if chunk else (),
+        "windows": tuple(chunk if turns else 0 for turns in rotated) if chunk else (),
+        **({"chunked": True} if chunk else {}),
+        **fields.unrotated(rotated),
         **fields.attention_bias(plain),
         "query_key_norm": norm,
         **({"head_norm": "unweighted"} if norm else {}),
@@ -297,6 +355,27 @@ EXPERT_FAMILIES: Mapping[str, Family] = {
     "deepseek_v3": _family(
         "DeepseekV3", _DEEPSEEK3_KEYS, _deepseek(3), only=_NO_BIAS, synonyms=_DEEPSEEK_NAMES
     ),
+    "deepseek_v32": _family(
+        "DeepseekV32", _DEEPSEEK3_KEYS, _deepseek_v32, only=_NO_BIAS, synonyms=_DEEPSEEK_NAMES
+    ),
+    "glm_moe_dsa": _family(
+        "GlmMoeDsa",
+        _DEEPSEEK3_KEYS
+        | {
+            "layers": ("num_hidden_layers", 78),
+            "hidden": ("hidden_size", 6144),
+            "heads": ("num_attention_heads", 64),
+            "feed_forward": ("intermediate_size", 12288),
+            "sequence": ("max_position_embeddings", 202752),
+            "vocabulary": ("vocab_size", 154880),
+        },
+        _glm_moe_dsa,
+        only={
+            **_NO_BIAS,
+            **{"mlp_layer_types": None, "index_topk_freq": 1, "index_topk_pattern": None},
+        },
+        synonyms=_DEEPSEEK_NAMES,
+    ),
     # Kimi K2 has the shape, and the classes, of DeepSeek-V3.
     "kimi_k2": _family(
         "DeepseekV3", _DEEPSEEK3_KEYS, _deepseek(3), only=_NO_BIAS, synonyms=_DEEPSEEK_NAMES
@@ -331,6 +410,37 @@ EXPERT_FAMILIES: Mapping[str, Family] = {
         },
         _glm4_moe,
         synonyms=_DEEPSEEK_NAMES,
+    ),
+    "ernie4_5_moe": _family(
+        "Ernie4_5_Moe",
+        LLAMA_KEYS
+        | {
+            "layers": ("num_hidden_layers", 28),
+            "hidden": ("hidden_size", 2560),
+            "heads": ("num_attention_heads", 20),
+            "kv_heads": ("num_key_value_heads", 4),
+            "feed_forward": ("intermediate_size", 12288),
+            "sequence": ("max_position_embeddings", 131072),
+            "vocabulary": ("vocab_size", 103424),
+            "tied": ("tie_word_embeddings", True),
+        },
+        _ernie4_5_moe,
+        only={**_NO_WINDOW, "use_bias": False},
+    ),
+    "minimax_m2": _family(
+        "MiniMaxM2",
+        _NO_WIDTH
+        | {
+            "layers": ("num_hidden_layers", 62),
+            "hidden": ("hidden_size", 3072),
+            "heads": ("num_attention_heads", 48),
+            "kv_heads": ("num_key_value_heads", 8),
+            "head_elements": ("head_dim", 128),
+            "sequence": ("max_position_embeddings", 196608),
+            "vocabulary": ("vocab_size", 200064),
+        },
+        _minimax_m2,
+        only={**_NO_WINDOW, "shared_intermediate_size": 0},
     ),
     "llama4_text": _family(
         "Llama4",

@@ -80,9 +80,24 @@ def layer_windows(plain: Plain, layers: int, window: int, slides: Sequence[bool]
     return tuple(window if slide else 0 for slide in slides)
 
 
-def _window(plain: Plain, default: int) -> int:
+def window_of(plain: Plain, default: int) -> int:
     """Return the width of a window; null means none, in place of the default."""
     return whole_number(plain, "sliding_window", 0 if "sliding_window" in plain else default)
+
+
+def rotated_layers(plain: Plain, layers: int) -> list[bool]:
+    """Return of every layer whether it rotates queries and keys (1 in ``no_rope_layers``)."""
+    interval = whole_number(plain, "no_rope_layer_interval", 4) or 1
+    turned = plain.get("no_rope_layers") or [int((i + 1) % interval > 0) for i in range(layers)]
+    if not isinstance(turned, list) or len(turned) != layers or not set(turned) <= {0, 1}:
+        raise refusal("no_rope_layers", turned, f"a list of 0 and 1 for {layers} layers")
+    return [turns == 1 for turns in turned]
+
+
+def unrotated(rotated: Sequence[bool]) -> dict[str, Any]:
+    """Compute the layers that do not rotate queries and keys; nothing where all do."""
+    layers = tuple(i for i, turns in enumerate(rotated) if not turns)
+    return {"unrotated_layers": layers} if layers else {}
 
 
 def every_layer_slides(default: int) -> Callable[[Plain], dict[str, Any]]:
@@ -90,7 +105,7 @@ def every_layer_slides(default: int) -> Callable[[Plain], dict[str, Any]]:
 
     def compute(plain: Plain) -> dict[str, Any]:
         layers = whole_number(plain, "num_hidden_layers", 32)
-        return {"windows": layer_windows({}, layers, _window(plain, default), [True] * layers)}
+        return {"windows": layer_windows({}, layers, window_of(plain, default), [True] * layers)}
 
     return compute
 
@@ -101,7 +116,7 @@ def phi3(plain: Plain) -> dict[str, Any]:
     heads = whole_number(plain, "num_attention_heads", 32)
     return {
         **every_layer_slides(0)(plain),
-        **_embedding_dropout(plain, ("embd_pdrop", 0.0), ("resid_pdrop", 0.0)),
+        **embedding_dropout(plain, ("embd_pdrop", 0.0), ("resid_pdrop", 0.0)),
         "rotary_elements": rotary_elements(plain, hidden, heads, 1.0),
     }
 
@@ -110,7 +125,7 @@ def qwen2(plain: Plain) -> dict[str, Any]:
     """Compute the windows of the later layers."""
     layers = whole_number(plain, "num_hidden_layers", 32)
     first = whole_number(plain, "max_window_layers", 28)
-    window = _window(plain, 4096) if flag(plain, "use_sliding_window", False) else 0
+    window = window_of(plain, 4096) if flag(plain, "use_sliding_window", False) else 0
     return {"windows": layer_windows(plain, layers, window, [i >= first for i in range(layers)])}
 
 
@@ -124,7 +139,7 @@ def gemma(pattern: int) -> Callable[[Plain], dict[str, Any]]:
 
     def compute(plain: Plain) -> dict[str, Any]:
         layers = whole_number(plain, "num_hidden_layers", 26)
-        window = _window(plain, 4096)
+        window = window_of(plain, 4096)
         every = whole_number(plain, "sliding_window_pattern", pattern) or 1
         slides = [(i + 1) % every != 0 for i in range(layers)]
         return {
@@ -151,7 +166,7 @@ def llama(plain: Plain) -> dict[str, Any]:
     return {"bias": feed_forward, **biases}
 
 
-def _embedding_dropout(
+def embedding_dropout(
     plain: Plain, embedding: tuple[str, float], stream: tuple[str, float]
 ) -> dict[str, Any]:
     """Compute whether dropout follows the embedding; it may not be the only place."""
@@ -164,7 +179,7 @@ def _embedding_dropout(
 
 def gpt2(plain: Plain) -> dict[str, Any]:
     """Compute the place of dropout."""
-    return _embedding_dropout(plain, ("embd_pdrop", 0.1), ("resid_pdrop", 0.1))
+    return embedding_dropout(plain, ("embd_pdrop", 0.1), ("resid_pdrop", 0.1))
 
 
 def opt(plain: Plain) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from phaze_opt.checked import shown
 from phaze_opt.errors import InputError, unknown_name
 from phaze_opt.workload.config import LLAMA, MOST_LAYERS, TransformerConfig
 from phaze_opt.workload.experts import Experts, LatentAttention
+from phaze_opt.workload.sparse_attention import Indexer
 
 _FAMILIES: dict[str, dict[str, Any]] = {"gpt": {}, "llama": LLAMA, "moe": LLAMA}
 """Fields of each family that differ from the defaults of `TransformerConfig`, which are GPT-2's."""
@@ -19,11 +20,12 @@ _REQUIRED = {
 }
 _OPTIONAL = {
     "gpt": ("ffn", "attention", "dropout"),
-    "llama": ("kv_heads", "head_dim", "attention", "dropout", "kernels"),
+    "llama": ("kv_heads", "head_dim", "attention", "dropout", "kernels", "prediction_layers"),
     "moe": (
-        *("kv_heads", "head_dim", "attention", "dropout", "kernels"),
+        *("kv_heads", "head_dim", "attention", "dropout", "kernels", "prediction_layers"),
         *("ffn", "dense_layers", "shared", "groups", "top_groups"),
         *("kv_rank", "q_rank", "nope_dim", "rope_dim", "v_dim"),
+        *("index_heads", "index_dim", "index_keys"),
     ),
 }
 _EXPERTS = {"experts": "count", "top_k": "top_k", "expert_ffn": "feed_forward"}
@@ -34,7 +36,8 @@ _LATENT = {
     "rope_dim": "rotary",
     "v_dim": "value",
 }
-"""Fields of `Experts` and of `LatentAttention` by key."""
+_INDEXER = {"index_heads": "heads", "index_dim": "width", "index_keys": "top_k"}
+"""Fields of `Experts`, of `LatentAttention` and of `Indexer` by key."""
 _FIELD_OF_KEY = {"vocab": "vocabulary", "ffn": "feed_forward", "head_dim": "head_elements"}
 
 
@@ -51,11 +54,13 @@ def parse_model_string(model: str) -> TransformerConfig:
     model
         ``gpt:layers=..,hidden=..,heads=..,sequence=..,vocab=..`` with optional ``ffn``,
         ``attention`` and ``dropout``; ``llama:`` with ``ffn`` and optional
-        ``kv_heads``, ``head_dim`` and ``kernels``; ``moe:`` as ``llama:`` with ``experts``,
+        ``kv_heads``, ``head_dim``, ``kernels`` and ``prediction_layers`` (of tokens further
+        ahead); ``moe:`` as ``llama:`` with ``experts``,
         ``top_k`` and ``expert_ffn``, and optional ``shared`` experts of the same width,
         ``dense_layers`` at the start, of width ``ffn``, ``groups`` of experts from ``top_groups``
         of which those of a token are, and latent attention: ``kv_rank``, ``nope_dim``,
-        ``rope_dim``, ``v_dim`` and perhaps ``q_rank``.
+        ``rope_dim``, ``v_dim`` and perhaps ``q_rank``, with perhaps an indexer of its keys:
+        ``index_heads``, ``index_dim`` and ``index_keys``, how many it chooses.
 
     Raises
     ------
@@ -105,6 +110,12 @@ def _with_experts(fields: dict[str, Any], given: set[str], model: str) -> dict[s
         if missing:
             raise InputError(f"The latent attention of {model!r} lacks {', '.join(missing)}.")
         fields["latent"] = LatentAttention(**latent)
+    indexer = {name: fields.pop(key) for key, name in _INDEXER.items() if key in given}
+    if indexer:
+        missing = [key for key in _INDEXER if key not in given]
+        if missing:
+            raise InputError(f"The indexer of {model!r} lacks {', '.join(missing)}.")
+        fields["indexer"] = Indexer(**indexer)
     return fields
 
 

@@ -300,8 +300,8 @@ def _operator_problem(operator: Operator) -> str | None:
     work += [part.rows * part.columns for part in operator.vector]
     if max(work, default=0) > MOST_WORK:
         return f"work above {MOST_WORK:,} operations"
-    if operator.attention is not None and len(operator.gemms) < 2:
-        return "attention scores without the two products that take them"
+    if operator.attention is not None and not operator.gemms:
+        return "attention scores without a product that takes them"
     return None
 
 

@@ -25,6 +25,7 @@ from phaze_opt.workload.model_string import is_model_string, parse_model_string
 from phaze_opt.workload.workload_file import read_workload, select_variants
 
 _HUGGING_FACE, _FILE = "hf:", ".json"
+_PREDICTS_AHEAD = "+mtp"
 _LARGEST_MICROBATCH = 2**16
 
 LONGEST_UNSTATED_SEQUENCE = 8192
@@ -56,7 +57,9 @@ def load_workload(
     model
         A name of `model_names`; ``gpt:``, ``llama:`` or ``moe:`` with sizes; the path, ending in
         ``.json``, of a captured workload or of a Hugging Face configuration, which are told apart
-        by their content; or ``hf:`` with the path of a configuration or of its folder.
+        by their content; or ``hf:`` with the path of a configuration or of its folder. ``+mtp``
+        at the end of any but a captured workload adds the layers that predict tokens further ahead
+        (multi-token prediction): as many as a configuration states, else one.
     tensor_parallel, microbatch
         Tensor degrees and microbatches (samples) to capture, in every combination.
     sequence_parallel
@@ -97,8 +100,8 @@ def load_workload(
         return _from_file(model, shape, sequence)
     config = model_config(model, sequence)
     _refuse_unstated_sequence(config, model, sequence)
-    if attention not in (None, config.attention):
-        config = replace(config, attention=attention)
+    if attention is not None and attention != config.attention:
+        config = config.with_attention(attention)
         name = f"{model}, {attention} attention"
     else:
         name = model
@@ -197,7 +200,7 @@ def model_names() -> tuple[str, ...]:
 
 def names_a_shape(model: str) -> bool:
     """Say whether a model is defined by its name alone, without a file."""
-    return is_model_string(model) or model in _models()
+    return is_model_string(model) or _base(model) in _models()
 
 
 def model_config(model: str, sequence: int | None = None) -> TransformerConfig:
@@ -210,12 +213,14 @@ def model_config(model: str, sequence: int | None = None) -> TransformerConfig:
     sequence
         Tokens per sample, instead of the model's own.
     """
-    if is_model_string(model):
-        config = parse_model_string(model)
-    elif _is_file(model):
-        config = read_huggingface_config(Path(model.removeprefix(_HUGGING_FACE)))
-    elif model in _models():
-        config = _models()[model]
+    base, ahead = _base(model), model.endswith(_PREDICTS_AHEAD)
+    if _is_file(base):
+        path = Path(base.removeprefix(_HUGGING_FACE))
+        config = read_huggingface_config(path, predicts_ahead=ahead)
+    elif is_model_string(base) or base in _models():
+        config = parse_model_string(base) if is_model_string(base) else _models()[base]
+        if ahead:
+            config = replace(config, prediction_layers=config.prediction_layers or 1)
     else:
         allowed = (*_models(), "gpt:...", "llama:...", "moe:...", "hf:PATH", "FILE.json")
         raise unknown_name("model", model, allowed)
@@ -260,13 +265,31 @@ def microbatches(model: str) -> tuple[int, ...] | None:
     return tuple(sorted({variant.microbatch for variant in read_workload(Path(model)).variants}))
 
 
+def _base(model: str) -> str:
+    """Return the model without what its name says of layers that predict further ahead."""
+    return model.removesuffix(_PREDICTS_AHEAD)
+
+
 def _is_file(model: str) -> bool:
     """Say whether a model is the path of a configuration or of a captured workload."""
+    model = _base(model)
     return model.startswith(_HUGGING_FACE) or model.endswith(_FILE)
 
 
 def _is_captured(model: str) -> bool:
-    """Say whether a model is the path of a captured workload."""
+    """Say whether a model is the path of a captured workload.
+
+    Raises
+    ------
+    InputError
+        If layers that predict further ahead are wanted of one.
+    """
+    base = _base(model)
+    if base != model and Path(base).exists() and _is_captured(base):
+        raise InputError(
+            f"{base} is a captured workload, to which {_PREDICTS_AHEAD} can add no layers; "
+            "it stands behind a name, a shape or a configuration."
+        )
     is_path = model.endswith(_FILE) and not model.startswith(_HUGGING_FACE)
     return is_path and not is_huggingface_config(Path(model))
 
@@ -324,7 +347,8 @@ def _share_of_tokens(config: TransformerConfig, model: str, devices: int) -> Tra
             f"context_parallel is {devices}, but it must divide the {config.sequence} tokens per "
             f"sample of {model}."
         )
-    if config.attention != "flash" or config.encoder_layers or config.patch_size:
+    two_stacks = config.encoder_layers or config.encoder or config.images or config.diffusion
+    if config.attention != "flash" or two_stacks or config.patch_size:
         raise InputError(
             f"context_parallel is {devices}, but it must be 1 for {model}: sequences are shared "
             "only by fused self-attention on text; --attention flash changes the attention."
@@ -333,6 +357,16 @@ def _share_of_tokens(config: TransformerConfig, model: str, devices: int) -> Tra
         raise InputError(
             f"context_parallel is {devices}, but it must be 1 for {model}: a state-space mixer or "
             "a delta net needs all tokens of a sequence on one device."
+        )
+    if config.indexer:
+        raise InputError(
+            f"context_parallel is {devices}, but it must be 1 for {model}, whose queries attend to "
+            "keys that an indexer chooses."
+        )
+    if config.chunk_tokens:
+        raise InputError(
+            f"context_parallel is {devices}, but it must be 1 for {model}, whose attention is "
+            f"within chunks of {config.chunk_tokens} tokens."
         )
     window = max((each for each in config.block_windows if each), default=0)
     if window >= tokens:

@@ -56,6 +56,16 @@ SMALL: dict[str, dict[str, Any]] = {
     "qwen3_moe": {**_GROUPED, "num_experts": 8, "head_dim": 16, "mlp_only_layers": [1]},
     "deepseek_v2": {**_TEXT, **_LATENT, "q_lora_rank": None},
     "deepseek_v3": {**_TEXT, **_LATENT},
+    "deepseek_v32": {
+        **{**_TEXT, **_LATENT},
+        **{"index_n_heads": 2, "index_head_dim": 8, "index_topk": 16},
+    },
+    "glm_moe_dsa": {
+        **{**_TEXT, **_LATENT},
+        **{"index_n_heads": 2, "index_head_dim": 8, "index_topk": 16, "v_head_dim": 24},
+    },
+    "ernie4_5_moe": {**_GROUPED, "moe_num_experts": 8, "moe_k": 2, "moe_layer_interval": 2},
+    "minimax_m2": {**_GROUPED, "num_local_experts": 8, "head_dim": 16, "rotary_dim": 8},
     "kimi_k2": {**_TEXT, **_LATENT, "moe_layer_freq": 2},
     "gpt_oss": {**_GROUPED, "num_local_experts": 8, "head_dim": 16, "sliding_window": 8},
     "glm4_moe": {**_GROUPED, "n_routed_experts": 8, "head_dim": 16, "use_qk_norm": True},
@@ -113,6 +123,10 @@ def _forward_flops(config: TransformerConfig, name: str) -> int:
         weights += hidden * (shape.kv_rank + shape.rotary) + shape.kv_rank * joint
         weights += heads * shape.value * hidden
         core = heads * seen * (shape.width + shape.value)
+        if config.indexer:  # all heads share keys and values, and an indexer scores all pairs
+            chosen, index = config.indexer.top_k, config.indexer.heads * config.indexer.width
+            core = heads * chosen * (2 * shape.kv_rank + shape.rotary) + seen * index
+            weights += rank * index + hidden * (config.indexer.width + config.indexer.heads)
     else:
         inner = config.heads * config.head_size
         weights = hidden * (2 * inner + 2 * config.key_value_heads * config.head_size)

@@ -8,13 +8,16 @@ from typing import Any
 
 import pytest
 
+from phaze_opt.errors import InputError
 from phaze_opt.workload.capture.layer import capture_layer
 from phaze_opt.workload.capture.tensor_parallel import TensorGroup
 from phaze_opt.workload.capture.transformer import _parts, capture_transformer, count_parameters
-from phaze_opt.workload.config import TransformerConfig
+from phaze_opt.workload.config import LLAMA, TransformerConfig
+from phaze_opt.workload.experts import Experts
 from phaze_opt.workload.graph import AttentionScores, Layer, WorkloadVariant
 from phaze_opt.workload.huggingface import read_huggingface_config
 from phaze_opt.workload.summary import collective_bytes
+from phaze_opt.workload.zoo import load_workload
 
 TOKENS = 32
 _STREAM: dict[str, Any] = {"hidden_size": 64, "num_attention_heads": 8, "intermediate_size": 128}
@@ -46,6 +49,14 @@ SMALL: dict[str, dict[str, Any]] = {
         **{"d_model": 64, "num_heads": 8, "d_kv": 16, "d_ff": 128, "num_layers": 2},
         **{"num_decoder_layers": 3, "vocab_size": 96, "n_positions": TOKENS},
     },
+    "olmo": _TEXT,
+    "olmo2": _GROUPED,
+    "smollm3": {**_GROUPED, "no_rope_layer_interval": 2},
+    "glm4": {**_GROUPED, "head_dim": 16},
+    "cohere2": {**_GROUPED, "sliding_window": 8, "sliding_window_pattern": 2},
+    "starcoder2": {**_GROUPED, "sliding_window": 8},
+    "nemotron": {**_GROUPED, "head_dim": 16},
+    "phi": _TEXT,
 }
 
 families = pytest.mark.parametrize("family", SMALL)
@@ -82,10 +93,12 @@ def _blocks(variant: WorkloadVariant) -> dict[str, Layer]:
 
 def _replicated(config: TransformerConfig, name: str) -> int:
     """Return the parameters of a block that every device holds: norms, biases after a sum."""
-    affine = 2 if config.norm == "layer_norm" else 1
+    affine = {"weight": 1, "none": 0}.get(str(config.norm_parameters), 2)
+    affine = affine if config.norm == "layer_norm" else 1
     norms = {"parallel_shared_norm": 1}.get(config.residual, 2)
     norms += {"both": 2}.get(config.norm_position, 0) + (name == "decoder.block")
     heads = 2 * affine * config.head_size if config.query_key_norm else 0
+    heads = 0 if config.head_norm == "whole" else heads  # one norm of all heads, which are split
     projection = config.bias if config.projection_bias is None else config.projection_bias
     biases = config.hidden * (int(config.bias) + int(projection))
     return norms * affine * config.hidden + heads + biases
@@ -138,7 +151,7 @@ def test_parameters_are_those_of_the_layers(config: TransformerConfig) -> None:
     assert total == count_parameters(config)
 
 
-@pytest.mark.parametrize("family", ["gemma2", "falcon", "t5"])
+@pytest.mark.parametrize("family", ["gemma2", "falcon", "t5", "olmo2"])
 def test_the_sequence_may_be_split(config: TransformerConfig) -> None:
     """With sequence parallelism the same products run, and the residual stream is a share."""
     tensor_degree = 4
@@ -172,6 +185,76 @@ def test_a_window_makes_a_layer_of_its_own() -> None:
         assert scores == AttentionScores(8, 16, 8, causal=True)
         # The first eight queries see fewer keys than the window has.
         assert scores.visible == 8 * (16 * 8 - 8 * 7 // 2)
+
+
+def test_layers_without_rotation_are_layers_of_their_own() -> None:
+    """They lack the two rotations and nothing else."""
+    config = TransformerConfig(
+        layers=4, hidden=32, heads=4, sequence=16, vocabulary=50, unrotated_layers=(1, 3), **LLAMA
+    )
+    variant = _capture(config)
+    names = [variant.layers[index].name for _, index in variant.nodes]
+    assert names == ["embedding", *["block", "unrotated_block"] * 2, "head"]
+    rotated, unrotated = variant.layers[1:3]
+    assert unrotated.parameters == rotated.parameters
+    assert unrotated.forward.flops == rotated.forward.flops
+    assert len(rotated.forward.operators) - len(unrotated.forward.operators) == 2
+
+
+@pytest.mark.parametrize("chunk", [4, 8, 16, 32])
+def test_a_chunk_is_a_short_sequence(chunk: int) -> None:
+    """Attention within chunks is that of as many more samples, each of one chunk."""
+    shape: dict[str, Any] = {"layers": 1, "hidden": 32, "heads": 4, "vocabulary": 50, **LLAMA}
+    config = TransformerConfig(sequence=16, windows=(chunk,), chunked=True, **shape)
+    chunked = next(iter(_blocks(_capture(config)).values()))
+    tokens = min(chunk, 16)
+    short = TransformerConfig(sequence=tokens, **shape)
+    whole = capture_transformer(
+        short, tensor_parallel=1, microbatch=2 * 16 // tokens, sequence_parallel=False
+    )
+    (block,) = _blocks(whole).values()
+    for ours, theirs in (
+        (chunked.forward, block.forward),
+        (chunked.backward, block.backward),
+        (chunked.selective_recompute, block.selective_recompute),
+    ):
+        assert (ours.flops, ours.masked_flops) == (theirs.flops, theirs.masked_flops)
+        cores = [[op.attention for op in g.operators if op.attention] for g in (ours, theirs)]
+        assert cores[0] == cores[1]
+    # The table of positions of a longer sequence is longer; all else is the same memory.
+    assert chunked.stash_bytes == block.stash_bytes
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        (
+            {"windows": (12,), "chunked": True},
+            "sequence is 32, but it must be a multiple of the 12",
+        ),
+        ({"windows": (8,), "chunked": True, "attention": "eager"}, "chunks needs flash"),
+        ({"unrotated_layers": (1,)}, "layers from 0 to 0"),
+        ({"unrotated_layers": (0,), "positions": "learned"}, "needs rotary positions"),
+        ({"norm_parameters": "none"}, "needs layer_norm"),
+        ({"activation": "relu2", "experts": Experts(4, 2, 8)}, "another one with experts"),
+        ({"activation": "relu3"}, "it must be gelu or relu or relu2"),
+    ],
+)
+def test_contradictions_are_refused(fields: dict[str, Any], words: str) -> None:
+    """Fields that contradict each other are one sentence."""
+    plain: dict[str, Any] = {"layers": 1, "hidden": 32, "heads": 4, "vocabulary": 50, **LLAMA}
+    with pytest.raises(InputError, match=words):
+        TransformerConfig(**{**plain, "sequence": TOKENS, **fields})
+
+
+def test_chunks_are_not_shared_among_devices(tmp_path: Path) -> None:
+    """Whether tokens of a chunk are on one device is not known; a whole sequence may be shared."""
+    shape = {**_GROUPED, "num_local_experts": 4, "attention_chunk_size": 16}
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({"model_type": "llama4_text", **shape}))
+    with pytest.raises(InputError, match="within chunks of 16 tokens"):
+        load_workload(str(path), sequence=32, context_parallel=(2,))
+    load_workload(str(path), sequence=16, context_parallel=(2,))
 
 
 def test_every_block_of_a_decoder_reads_the_encoder() -> None:

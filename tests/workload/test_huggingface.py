@@ -6,15 +6,20 @@ from typing import Any
 
 import msgspec
 import pytest
+from msgspec import UNSET
 
 from phaze_opt.errors import InputError, NotFoundError
 from phaze_opt.workload.capture.transformer import count_parameters
 from phaze_opt.workload.workload_file import write_workload
 from phaze_opt.workload.zoo import load_workload, model_config, tensor_degrees
 
-CONFIGS: dict[str, Any] = json.loads(
-    (Path(__file__).parent.parent / "data" / "huggingface_configs.json").read_text("utf-8")
-)
+CONFIGS: dict[str, Any] = {
+    name: row
+    for file in ("huggingface_configs.json", "huggingface_later_configs.json")
+    for name, row in json.loads(
+        (Path(__file__).parent.parent / "data" / file).read_text("utf-8")
+    ).items()
+}
 """Published configurations by name, each with the number of parameters of the release."""
 
 
@@ -132,6 +137,12 @@ def test_broken_configurations_are_refused(
         ("t5", "feed_forward_proj", "gated-tanh"),
         ("t5", "architectures", ["T5EncoderModel"]),
         ("gemma3", "text_config", "gemma"),
+        ("olmo", "clip_qkv", 8.0),  # queries, keys and values are bounded
+        ("cohere", "use_qk_norm", True),  # with weights of every head
+        ("nemotron", "hidden_act", "silu"),
+        ("phi", "qk_layernorm", True),
+        ("smollm3", "no_rope_layers", [1, 2]),
+        ("starcoder2", "embedding_dropout", 0.1),  # and not in the blocks
     ],
 )
 def test_other_mathematics_are_refused(
@@ -241,6 +252,16 @@ def test_keys_are_honoured(
             (0, 4096),
         ),
         ({"model_type": "gemma3", "text_config": {"head_dim": 128}}, "head_elements", 128),
+        ({"model_type": "olmo3", "num_hidden_layers": 5}, "windows", (4096, 4096, 4096, 0, 4096)),
+        ({"model_type": "smollm3", "num_hidden_layers": 5}, "unrotated_layers", (3,)),
+        ({"model_type": "smollm3", "no_rope_layers": [1] * 36}, "unrotated_layers", UNSET),
+        ({"model_type": "cohere2", "num_hidden_layers": 5}, "unrotated_layers", (3,)),
+        ({"model_type": "exaone4", "sliding_window": None}, "unrotated_layers", UNSET),
+        ({"model_type": "llama4_text", "num_hidden_layers": 5}, "unrotated_layers", (3,)),
+        ({"model_type": "glm4"}, "rotary_elements", 64),
+        ({"model_type": "nemotron", "head_dim": 64}, "rotary_elements", 32),
+        ({"model_type": "gpt_bigcode"}, "kv_heads", 1),
+        ({"model_type": "seed_oss"}, "query_key_value_bias", True),
         ({"model_type": "phi3", "partial_rotary_factor": 0.75}, "rotary_elements", 72),
         ({"model_type": "gpt_neox"}, "rotary_elements", 24),
         (
@@ -273,6 +294,33 @@ def test_only_the_language_model_is_read_of_images_and_text(
     config = model_config(_write(tmp_path, model_type="gemma3", text_config={}))
     assert config == model_config(_write(tmp_path, model_type="gemma3_text"))
     assert "only its language model is read" in caplog.text
+    assert "Left out are the vision tower and the projector" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("fields", "family"),
+    [
+        ({"model_type": "qwen2_5_vl", "text_config": {"model_type": "qwen2_5_vl_text"}}, "qwen2"),
+        ({"model_type": "qwen2_vl", "num_hidden_layers": 3, "vision_config": {}}, "qwen2"),
+        ({"model_type": "mistral3", "text_config": {}}, "mistral"),
+        ({"model_type": "llava", "text_config": {"model_type": "mistral"}}, "mistral"),
+        ({"model_type": "glm4v", "text_config": {"model_type": "glm4v_text"}}, "glm4"),
+    ],
+)
+def test_a_language_model_inside_another_is_a_family(
+    tmp_path: Path, fields: dict[str, Any], family: str
+) -> None:
+    """It is read as its own family, whose keys may stand beside those of the images."""
+    sizes = {"hidden_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2}
+    sizes |= {"intermediate_size": 96, "num_hidden_layers": 2, "vocab_size": 32}
+    sizes |= {"max_position_embeddings": 16}
+    if "text_config" in fields:
+        outer = {**fields, "text_config": {**fields["text_config"], **sizes}}
+    else:
+        outer = {**fields, **sizes}
+    inner = _write(tmp_path, model_type=family, **sizes)
+    expected = model_config(inner)
+    assert model_config(_write(tmp_path, **outer)) == expected
 
 
 @pytest.mark.parametrize("name", CONFIGS)

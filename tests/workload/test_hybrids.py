@@ -139,7 +139,7 @@ def _chunked_delta_rule(shape: DeltaShape) -> None:
 def _counted(run: Any, shape: Any) -> int:
     with torch.device("meta"), FlopCounterMode(display=False) as counter:
         run(shape)
-    return counter.get_total_flops()
+    return int(counter.get_total_flops())
 
 
 _sizes = st.sampled_from([1, 2, 4])
@@ -172,8 +172,8 @@ DELTA_BACKWARD = [
 
 def _model_flops(shape: Any, kernels: list[str]) -> int:
     works = [getattr(shape, kernel)() for kernel in kernels]
-    return sum(gemm.flops for work in works for gemm in work.gemms) - sum(
-        work.surplus_flops for work in works
+    return sum(int(gemm.flops) for work in works for gemm in work.gemms) - sum(
+        int(work.surplus_flops) for work in works
     )
 
 
@@ -243,8 +243,8 @@ def _core_flops(config: TransformerConfig, sublayer: str) -> int:
         flops += _model_flops(ScanShape(2, tokens, *sizes, min(space.chunk, tokens)), SCAN)
     if sublayer == "D":
         assert delta
-        sizes = (delta.heads, delta.key_elements, delta.head_elements)
-        flops += _model_flops(DeltaShape(2, tokens, *sizes, min(64, tokens)), DELTA)
+        widths = (delta.heads, delta.key_elements, delta.head_elements)
+        flops += _model_flops(DeltaShape(2, tokens, *widths, min(64, tokens)), DELTA)
     return flops
 
 

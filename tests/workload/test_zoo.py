@@ -369,7 +369,7 @@ def _without_scores(name: str, folder: Path) -> tuple[Path, Workload]:
 
 
 def test_scores_without_their_products_are_refused(tmp_path: Path) -> None:
-    """A fused core takes two products at least, from which the estimator has the size of heads."""
+    """A fused core takes a product at least, from which the estimator has the size of heads."""
     file = tmp_path / "one.json"
     write_workload(_load(FUSED), file)
     plain = json.loads(file.read_text())
@@ -382,7 +382,7 @@ def test_scores_without_their_products_are_refused(tmp_path: Path) -> None:
     assert operators
     operators[0]["gemms"] = []
     file.write_text(json.dumps(plain))
-    with pytest.raises(InputError, match="attention scores without the two products"):
+    with pytest.raises(InputError, match="attention scores without a product"):
         _load(str(file))
 
 

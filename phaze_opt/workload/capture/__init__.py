@@ -8,10 +8,14 @@ traffic, stash and transient memory.
 Modules
 -------
 ``transformer``          a named model: its distinct layers, `transformer.capture_transformer`
+``assembly``             what a model is put together from: layers, places, who reads whom
+``towers``               models of two stacks: speech that text attends to, images beside text
+``diffusion``            diffusion transformers: blocks of two streams and of a joint one
 ``blocks``, ``ends``     a transformer's modules: blocks; embeddings and heads
 ``attention``            the attentions and norms of blocks, latent attention among them
 ``hybrid_blocks``        blocks of a pattern of sub-layers
 ``state_space``          the Mamba-2 mixer of a block; ``delta_net``: the gated delta net
+``sparse_attention``     latent attention with an indexer, and its kernels
 ``feed_forward``         the feed-forward network of a block
 ``experts``              the router and the experts of a block that has some
 ``tensor_parallel``      split linear layers and loss, with their collectives in both directions

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, cast
 
 from torch import Tensor, fx
 
 from phaze_opt.workload.attention import AttentionShape, backward_work, forward_work
-from phaze_opt.workload.capture.aten_node import NodeWork, rows_of, value_of
+from phaze_opt.workload.capture.aten_node import NodeWork, name_of, rows_of, value_of
 from phaze_opt.workload.experts import (
     grouped_product,
     grouped_weight_gradient,
@@ -17,6 +18,13 @@ from phaze_opt.workload.experts import (
 )
 from phaze_opt.workload.graph import Gemm, VectorWork
 from phaze_opt.workload.recurrences import DeltaShape, KernelWork, ScanShape
+from phaze_opt.workload.sparse_attention import (
+    chosen_shape,
+    index_backward_work,
+    index_shape,
+    index_work,
+    target_work,
+)
 
 _SCORES = {"softmax": ("softmax", "softmax_backward"), "sigmoid": ("sigmoid", "tanh_backward")}
 """Vector work of a router's scores, forward and backward."""
@@ -50,6 +58,74 @@ def _attention_shape(operands: tuple[Any, ...], causal: bool, window: int) -> At
     keys, _, kv_heads, _ = key.shape
     width = value.shape[-1] if value.shape[-1] != head_dim else 0
     return AttentionShape(batch, queries, keys, heads, kv_heads, head_dim, causal, window, width)
+
+
+def _chunked_attention(node: fx.Node) -> tuple[NodeWork, ...]:
+    """Return fused attention of pieces of the sequence: as many more samples, each shorter."""
+    forward = name_of(node).endswith("chunked_attention")
+    operands = node.args[:3] if forward else node.args[1:4]
+    dropout, causal, chunk = node.args[-3:]
+    whole = _attention_shape(operands, bool(causal), 0)
+    tokens = cast(int, chunk)
+    pieces = whole.batch * whole.queries // tokens
+    shape = replace(whole, batch=pieces, queries=tokens, keys=tokens)
+    gemms, vector = (forward_work if forward else backward_work)(shape, dropout=bool(dropout))
+    return (NodeWork(gemms=gemms, vector=vector, attention=shape.scores),)
+
+
+def _head_product(node: fx.Node) -> tuple[NodeWork, ...]:
+    """Return a product of every head with a weight of its own, or its gradient of the heads."""
+    heads, weight = value_of(node.args[0]), value_of(node.args[1])
+    count, *sizes = weight.shape
+    inputs, outputs = heads.shape[-1], value_of(node).shape[-1]
+    assert sorted(sizes) == sorted((inputs, outputs))
+    gemm = Gemm(m=heads.numel() // (count * inputs), n=outputs, k=inputs, batch=count)
+    return (NodeWork(gemms=(gemm,), factors=cast(tuple[fx.Node, ...], tuple(node.args))),)
+
+
+def _head_product_weight(node: fx.Node) -> tuple[NodeWork, ...]:
+    """Return the gradient of the weights of heads."""
+    gradient, (count, outputs, inputs) = value_of(node.args[0]), value_of(node).shape
+    rows = gradient.numel() // (count * outputs)
+    gemm = Gemm(m=outputs, n=inputs, k=rows, batch=count)
+    return (NodeWork(gemms=(gemm,), factors=cast(tuple[fx.Node, ...], tuple(node.args))),)
+
+
+def _sparse_attention(node: fx.Node) -> tuple[NodeWork, ...]:
+    """Return attention to chosen keys, forward or backward, or what an indexer learns from it."""
+    kind = name_of(node).rpartition("::")[2]
+    first = 1 if kind.endswith("backward") else 0
+    query, joint = (value_of(each) for each in node.args[first : first + 2])
+    rows, batch, heads, size = query.shape
+    chosen = value_of(node.args[5] if kind != "index_target" else node.args[3])
+    width = value_of(node.args[first + 2]).shape[-1] if first else 0
+    width = cast(int, node.args[6]) if kind == "sparse_attention" else width
+    whole = AttentionShape(batch, rows, joint.shape[0], heads, 1, size, True, value_dim=width)
+    shape = chosen_shape(whole, chosen.shape[-1])
+    if kind == "index_target":
+        gemms, vector, scores = target_work(shape)
+    else:
+        gemms, vector = (backward_work if first else forward_work)(shape)
+        scores = shape.scores
+    # The operands of the indexer only pass through to its gradients.
+    operands = (*node.args[:2], node.args[5]) if kind == "sparse_attention" else None
+    return (NodeWork(gemms, vector, attention=scores, operands=cast(Any, operands)),)
+
+
+def _index(node: fx.Node) -> tuple[NodeWork, ...]:
+    """Return an indexer's scores and choice, or its gradients; several devices do the same."""
+    backward = name_of(node).endswith("backward")
+    query, devices = value_of(node.args[1 if backward else 0]), cast(int, node.args[-1])
+    rows, batch, heads, width = query.shape
+    shape = index_shape(batch, rows, heads, width)
+    if backward:
+        chosen = value_of(node.args[4]).shape[-1]
+        gemms, vector, scores = index_backward_work(chosen_shape(shape, chosen))
+    else:
+        gemms, vector, scores = index_work(shape)
+    flops = sum(gemm.flops for gemm in gemms)
+    surplus = flops - flops // devices
+    return (NodeWork(gemms, vector, attention=scores, surplus_flops=surplus),)
 
 
 def _grouped_product(node: fx.Node) -> tuple[NodeWork, ...]:
@@ -241,6 +317,16 @@ FUSED: Mapping[str, Callable[[fx.Node], tuple[NodeWork, ...]]] = {
     "phaze::flash_attention_backward": _flash_attention_backward,
     "phaze::sink_attention": _flash_attention,
     "phaze::sink_attention_backward": _flash_attention_backward,
+    "phaze::chunked_attention": _chunked_attention,
+    "phaze::chunked_attention_backward": _chunked_attention,
+    "phaze::head_product": _head_product,
+    "phaze::head_product_data": _head_product,
+    "phaze::head_product_weight": _head_product_weight,
+    "phaze::index_keys": _index,
+    "phaze::index_backward": _index,
+    "phaze::index_target": _sparse_attention,
+    "phaze::sparse_attention": _sparse_attention,
+    "phaze::sparse_attention_backward": _sparse_attention,
     "phaze::latent_keys_and_values": of_operand("rotary", 0),
     "phaze::latent_keys_and_values_backward": of_operand("rotary", 0),
     "phaze::route": _route(0),

@@ -60,10 +60,11 @@ def norm_of(config: TransformerConfig, size: int) -> nn.Module:
     """Return the normalisation of a transformer, along the last dimension."""
     if config.norm == "rms_norm":
         return RmsNorm(size, made_by=config.kernels)
-    return nn.LayerNorm(size, device="meta", dtype=DTYPE)
+    affine, bias = config.norm_parameters != "none", not config.norm_parameters
+    return nn.LayerNorm(size, elementwise_affine=affine, bias=bias, device="meta", dtype=DTYPE)
 
 
-class _AttentionCore(nn.Module):
+class AttentionCore(nn.Module):
     """The heads of an attention on one device, after their projections and before the last one."""
 
     def __init__(self, config: TransformerConfig, group: TensorGroup) -> None:
@@ -81,6 +82,9 @@ class _AttentionCore(nn.Module):
             context, _ = kernels.sink_attention(
                 query, key, value, self.sinks, dropped, causal, window
             )
+            return context
+        if config.chunked and window:
+            context, _ = kernels.chunked_attention(query, key, value, dropped, causal, window)
             return context
         context, _ = kernels.flash_attention(
             query, key, value, None, dropped, causal, window, bool(softcap)
@@ -116,31 +120,43 @@ class _AttentionCore(nn.Module):
         return self.share(x).flatten(1, 2).transpose(0, 1)
 
 
-class Attention(_AttentionCore):
+class Attention(AttentionCore):
     """Self-attention with the heads split over the group.
 
     Without rotary positions the three projections are one product, and query, key and value are
-    views of its result. Rotary positions make new queries and keys, so three products keep less.
+    views of its result. Rotary positions make new queries and keys, so three products keep less;
+    where keys alone have no bias they are three, too.
+    A block may leave the rotation out.
     """
 
     table: Tensor
 
-    def __init__(self, config: TransformerConfig, group: TensorGroup, window: int = 0) -> None:
+    def __init__(
+        self,
+        config: TransformerConfig,
+        group: TensorGroup,
+        window: int = 0,
+        *,
+        rotates: bool = True,
+    ) -> None:
         super().__init__(config, group)
-        self.window = window
+        self.window, self.rotates = window, rotates and config.positions == "rotary"
         kv = config.key_value_heads * config.head_size
         context = config.heads * config.head_size
         outputs: tuple[int, ...] = (context, kv, kv, *((context,) if config.output_gate else ()))
-        if config.positions != "rotary":
+        bias = _either(config.query_key_value_bias, config.bias)
+        biases: bool | tuple[bool, ...] = bias
+        if config.key_bias is False:
+            biases = (bias, False, *([bias] * (len(outputs) - 2)))
+        elif config.positions != "rotary":
             outputs = (sum(outputs),)
-        else:
+        if config.positions == "rotary":
             # Sine and cosine of every pair, as two numbers or as a complex one.
             shape, dtype = (config.sequence, config.rotary_size), torch.float32
             if config.kernels != "fused":
                 shape, dtype = (config.sequence, config.rotary_size // 2), torch.complex64
             self.register_buffer("table", torch.empty(shape, dtype=dtype, device="meta"))
-        bias = _either(config.query_key_value_bias, config.bias)
-        self.query_key_value = ColumnParallelLinear(config.hidden, outputs, bias, group)
+        self.query_key_value = ColumnParallelLinear(config.hidden, outputs, biases, group)
         self.head_norms = nn.ModuleList(self._head_norms())
         bias = _either(config.projection_bias, config.bias)
         self.projection = RowParallelLinear(context, config.hidden, bias, group)
@@ -167,9 +183,11 @@ class Attention(_AttentionCore):
             query, key, value = (y.view(*y.shape[:2], -1, size) for y in projected)
             query, key = self._normalised(query, key)
             if self.config.kernels != "fused":
-                query, key = (self._rotate(y) for y in (query, key))
+                if self.rotates:
+                    query, key = (self._rotate(y) for y in (query, key))
                 return query, self.share(key), self.share(value)
-            query, key = (kernels.rotary(y, self.table, False) for y in (query, key))
+            if self.rotates:
+                query, key = (kernels.rotary(y, self.table, False) for y in (query, key))
             return query, key, value
         (joint,) = projected
         # The heads of a group lie together: its queries, then its key, then its value.
@@ -197,6 +215,8 @@ class Attention(_AttentionCore):
         if not config.query_key_norm:
             return []
         if config.head_norm == "unweighted":
+            if not self.rotates:
+                return []
             made_by = config.kernels
             return [RmsNorm(config.head_size, made_by=made_by, weighted=False) for _ in range(2)]
         heads = (self.heads, self.kv_heads) if config.head_norm == "whole" else (1, 1)
@@ -209,29 +229,38 @@ class Attention(_AttentionCore):
         return turned.flatten(3).type_as(x)
 
 
-class CrossAttention(_AttentionCore):
-    """Attention of a decoder to the result of its encoder, through scores in memory."""
+class CrossAttention(AttentionCore):
+    """Attention of a decoder to the result of its encoder, which may have another length."""
 
     def __init__(self, config: TransformerConfig, group: TensorGroup) -> None:
         super().__init__(replace(config, causal=False), group)
         context = config.heads * config.head_size
         kv = config.key_value_heads * config.head_size
         self.query = ColumnParallelLinear(config.hidden, (context,), config.bias, group)
-        self.key_value = ColumnParallelLinear(config.hidden, (2 * kv,), config.bias, group)
+        # One product of keys and values, or two where keys alone have no bias.
+        outputs: tuple[int, ...] = (2 * kv,)
+        biases: bool | tuple[bool, ...] = config.bias
+        if config.key_bias is False:
+            outputs, biases = (kv, kv), (False, config.bias)
+        self.key_value = ColumnParallelLinear(config.hidden, outputs, biases, group)
         self.projection = RowParallelLinear(context, config.hidden, config.bias, group)
 
     def forward(self, x: Tensor, memory: Tensor) -> Tensor:
         """Return the projected context."""
         size = self.config.head_size
-        (query,), (joint,) = self.query(x), self.key_value(memory)
-        key, value = joint.view(*joint.shape[:2], self.kv_heads, -1).split(size, dim=-1)
+        (query,), joint = self.query(x), self.key_value(memory)
+        joint = [each.view(*each.shape[:2], self.kv_heads, -1) for each in joint]
+        key, value = joint if len(joint) == 2 else joint[0].split(size, dim=-1)
         query = query.view(*query.shape[:2], self.heads, size)
-        context = self.attend_through_memory(query, key, value)
+        if self.config.attention == "flash":
+            context = self.attend(query, key, value)
+        else:
+            context = self.attend_through_memory(query, key, value)
         projected: Tensor = self.projection(context.reshape(*context.shape[:2], -1))
         return projected
 
 
-class LatentAttention(_AttentionCore):
+class LatentAttention(AttentionCore):
     """Multi-head latent attention (DeepSeek-V2, Liu et al. 2024, section 2.1).
 
     The products that make the short vectors are repeated by every device of the group, on its share

@@ -20,6 +20,7 @@ from phaze_opt.workload.capture.attention import (
 )
 from phaze_opt.workload.capture.experts import MixtureOfExperts
 from phaze_opt.workload.capture.feed_forward import FeedForward
+from phaze_opt.workload.capture.sparse_attention import SparseLatentAttention
 from phaze_opt.workload.capture.tensor_parallel import TensorGroup
 from phaze_opt.workload.config import TransformerConfig
 
@@ -27,7 +28,8 @@ from phaze_opt.workload.config import TransformerConfig
 class Block(nn.Module):
     """One transformer block.
 
-    It attends to an encoder too where it ``crosses``, and has experts where it is ``routed``.
+    It attends to an encoder too where it ``crosses``, has experts where it is ``routed``, and
+    queries and keys with rotary positions only where it ``rotates``.
     """
 
     def __init__(
@@ -38,19 +40,27 @@ class Block(nn.Module):
         window: int = 0,
         crosses: bool = False,
         routed: bool = False,
+        rotates: bool = True,
     ) -> None:
         super().__init__()
         self.config = config
-        self.attention_norm = norm_of(config, config.hidden)
-        attention = LatentAttention if config.latent else Attention
-        self.attention = attention(config, group, window)
-        self.feed_forward_norm = self._norm(config.residual != "parallel_shared_norm")
+        before = config.norm_position != "output"
+        self.attention_norm = self._norm(before)
+        self.attention: nn.Module
+        if config.indexer:
+            self.attention = SparseLatentAttention(config, group)
+        elif config.latent:
+            self.attention = LatentAttention(config, group, window)
+        else:
+            self.attention = Attention(config, group, window, rotates=rotates)
+        self.feed_forward_norm = self._norm(before and config.residual != "parallel_shared_norm")
         network = MixtureOfExperts if routed else FeedForward
         self.feed_forward = network(config, group)
         self.cross_norm = self._norm(crosses)
         self.cross_attention = CrossAttention(config, group) if crosses else None
-        self.after_attention = self._norm(config.norm_position == "both")
-        self.after_feed_forward = self._norm(config.norm_position == "both")
+        after = config.norm_position in ("both", "output")
+        self.after_attention = self._norm(after)
+        self.after_feed_forward = self._norm(after)
 
     def _norm(self, wanted: bool) -> nn.Module | None:
         """Return a norm of the residual stream, where it is wanted."""
@@ -65,7 +75,7 @@ class Block(nn.Module):
         """
         attend = partial(self.attention, position_bias=position_bias)
         if self.config.residual != "sequential":
-            normed = self.attention_norm(x)
+            normed = x if self.attention_norm is None else self.attention_norm(x)
             attended = dropout(attend(normed), self.config.dropout)
             second = normed if self.feed_forward_norm is None else self.feed_forward_norm(x)
             return x + attended + dropout(self.feed_forward(second), self.config.dropout)
@@ -83,10 +93,9 @@ class Block(nn.Module):
         after: nn.Module | None,
     ) -> Tensor:
         """Apply a sub-layer with dropout, residual and its norm before, after or both."""
-        assert norm is not None  # only parallel sub-layers share one
-        pre = self.config.norm_position != "post"
-        result = sublayer(norm(x) if pre else x)
+        post = self.config.norm_position == "post"
+        result = sublayer(x if norm is None or post else norm(x))
         if after is not None:
             result = after(result)
         total: Tensor = x + dropout(result, self.config.dropout)
-        return total if pre else norm(total)
+        return norm(total) if norm is not None and post else total

@@ -1,6 +1,7 @@
 """What comes before and after a transformer's blocks, as torch modules.
 
-Embeddings of words and of image patches, the end of an encoder, and the heads with their losses.
+Embeddings of words and of image patches, the end of an encoder, layers that predict further ahead,
+and the heads with their losses.
 Layouts are those of `blocks`.
 """
 
@@ -16,6 +17,7 @@ from phaze_opt.workload.capture.attention import dropout, norm_of
 from phaze_opt.workload.capture.tensor_parallel import (
     DTYPE,
     ColumnParallelLinear,
+    RepeatedLinear,
     TensorGroup,
     parameter,
     sum_over_group,
@@ -104,11 +106,12 @@ class RelativePositions(nn.Module):
 class PatchEmbedding(nn.Module):
     """Patches of an image as tokens, behind a token for its class (Dosovitskiy et al. 2021)."""
 
-    def __init__(self, config: TransformerConfig) -> None:
+    def __init__(self, config: TransformerConfig, *, bias: bool = True) -> None:
         super().__init__()
         self.config = config
         inputs = config.channels * config.patch_size**2
-        self.project = _whole_linear(inputs, config.hidden, bias=True)
+        self.project = _whole_linear(inputs, config.hidden, bias=bias)
+        self.norm = norm_of(config, config.hidden) if config.embedding_norm else None
         self.first = parameter(1, 1, config.hidden)
         self.positions = parameter(config.sequence, 1, config.hidden)
 
@@ -118,6 +121,8 @@ class PatchEmbedding(nn.Module):
         patches = images.unfold(2, size, size).unfold(3, size, size).permute(2, 3, 0, 1, 4, 5)
         x = self.project(patches.reshape(-1, len(images), self.project.in_features))
         x = torch.cat([self.first.expand(1, *x.shape[1:]), x]) + self.positions
+        if self.norm is not None:
+            x = self.norm(x)
         return dropout(x, self.config.dropout)
 
 
@@ -162,10 +167,22 @@ class Head(nn.Module):
         self.dense = _whole_linear(embedding, embedding, bias=True) if masked else None
         self.dense_norm = norm_of(config, embedding) if masked else None
         rows = config.padded_vocabulary(group.tensor_degree)
-        self.vocabulary = ColumnParallelLinear(embedding, (rows,), masked, group)
+        bias = masked or bool(config.head_bias)
+        self.vocabulary = ColumnParallelLinear(embedding, (rows,), bias, group)
 
-    def forward(self, x: Tensor, targets: Tensor) -> Tensor:
-        """Return the mean loss over all tokens."""
+    def forward(self, x: Tensor, targets: Tensor, *ahead: Tensor) -> Tensor:
+        """Return the mean loss over all tokens.
+
+        The streams of prediction layers, ``ahead``, go through the same projection, and their
+        losses are added.
+        """
+        loss = self._loss(self._last(x), targets)
+        for stream in ahead:
+            loss = loss + self._loss(stream, targets)
+        return loss
+
+    def _last(self, x: Tensor) -> Tensor:
+        """Return what the projection to the vocabulary reads."""
         if self.norm is not None:
             x = self.norm(x)
         if self.config.encoder_layers:
@@ -174,7 +191,36 @@ class Head(nn.Module):
             x = self.project(x)
         if self.dense is not None and self.dense_norm is not None:
             x = self.dense_norm(functional.gelu(self.dense(x), approximate="tanh"))
+        return x
+
+    def _loss(self, x: Tensor, targets: Tensor) -> Tensor:
+        """Return the mean loss of the logits of a stream."""
         (logits,) = self.vocabulary(x)
         if self.config.logit_softcap:
             logits = self.config.logit_softcap * torch.tanh(logits / self.config.logit_softcap)
         return token_losses(logits.float(), targets, self.group).mean()
+
+
+class PredictionLayer(nn.Module):
+    """A layer that predicts one token further ahead (DeepSeek-V3, section 2.2).
+
+    It joins the stream before it and the embedding of the next token, both normalised, and has a
+    block of its own; the embedding is the model's, and the head projects its result. Every device
+    of a tensor-parallel group joins the tokens of its stream with the whole weight.
+    """
+
+    def __init__(self, config: TransformerConfig, group: TensorGroup, block: nn.Module) -> None:
+        super().__init__()
+        self.embedding = Embedding(config, group)
+        self.word_norm = norm_of(config, config.hidden)
+        self.stream_norm = norm_of(config, config.hidden)
+        self.join = RepeatedLinear(2 * config.hidden, config.hidden, False, group)
+        self.block = block
+        self.norm = norm_of(config, config.hidden)
+
+    def forward(self, x: Tensor, tokens: Tensor) -> Tensor:
+        """Return what the head projects."""
+        words = self.word_norm(self.embedding(tokens))
+        joined = self.join(torch.cat([words, self.stream_norm(x)], dim=-1))
+        result: Tensor = self.norm(self.block(joined))
+        return result

@@ -172,6 +172,38 @@ differentiate(
 
 
 @shape_only
+def chunked_attention(
+    q: Tensor, k: Tensor, v: Tensor, dropout: float, causal: bool, chunk: int
+) -> tuple[Tensor, Tensor]:
+    """Return attention of pieces of ``chunk`` tokens, each to itself only (Llama 4)."""
+    rows, batch, heads, _ = q.shape
+    return torch.empty_like(q), q.new_empty((batch, heads, rows), dtype=_STATISTICS_DTYPE)
+
+
+@shape_only
+def chunked_attention_backward(
+    gradient: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    out: Tensor,
+    statistics: Tensor,
+    dropout: float,
+    causal: bool,
+    chunk: int,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return gradients of query, key and value."""
+    return torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
+
+
+differentiate(
+    chunked_attention,
+    chunked_attention_backward,
+    lambda inputs, results: (*inputs[:3], *results, *inputs[3:]),
+)
+
+
+@shape_only
 def latent_keys_and_values(
     joint: Tensor, shared: Tensor, table: Tensor, plain: int
 ) -> tuple[Tensor, Tensor]:

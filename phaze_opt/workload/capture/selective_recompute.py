@@ -22,7 +22,13 @@ from phaze_opt.workload.capture.tensors import LiveGraph, ResultMemory, ancestor
 _BATCHED = ("aten::bmm", "aten::baddbmm")
 _PRODUCTS = ("aten::mm", "aten::addmm")
 _GROUPED = "phaze::grouped_product"
-_FUSED_ATTENTION = ("phaze::flash_attention", "phaze::sink_attention")
+_FUSED_ATTENTION = (
+    "phaze::flash_attention",
+    "phaze::sink_attention",
+    "phaze::chunked_attention",
+    "phaze::sparse_attention",
+    "phaze::index_keys",
+)
 _SUMMED = ("phaze::all_reduce", "phaze::reduce_scatter", "phaze::expert_reduce_scatter")
 _KEPT = (*_FUSED_ATTENTION, *_SUMMED)
 

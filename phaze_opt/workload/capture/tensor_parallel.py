@@ -164,18 +164,27 @@ class ColumnParallelLinear(nn.Module):
     """Linear layers of one input, each split by output columns over the group."""
 
     def __init__(
-        self, inputs: int, outputs: tuple[int, ...], bias: bool, group: TensorGroup
+        self,
+        inputs: int,
+        outputs: tuple[int, ...],
+        bias: bool | tuple[bool, ...],
+        group: TensorGroup,
     ) -> None:
         super().__init__()
         self.group = group
+        self.with_bias = bias if isinstance(bias, tuple) else (bias,) * len(outputs)
         columns = [n // group.tensor_degree for n in outputs]
         self.weights = nn.ParameterList(parameter(n, inputs) for n in columns)
-        self.biases = nn.ParameterList(parameter(n) for n in columns if bias)
+        biased = zip(columns, self.with_bias, strict=True)
+        self.biases = nn.ParameterList(parameter(n) for n, has_bias in biased if has_bias)
 
     def forward(self, x: Tensor) -> tuple[Tensor, ...]:
         """Return the local columns of every product."""
         weights: Sequence[Tensor] = list(self.weights)
-        biases: Sequence[Tensor | None] = list(self.biases) or [None] * len(weights)
+        own = iter(self.biases)
+        biases: Sequence[Tensor | None] = [
+            next(own) if has_bias else None for has_bias in self.with_bias
+        ]
         if self.group.splits_sequence:
             return tuple(apply(_GatheredLinear, x, self.group.tensor_degree, *weights, *biases))
         if self.group.tensor_degree > 1:

@@ -2,49 +2,41 @@
 
 A decoder or an encoder is a chain. With an encoder and a decoder (T5) every block of the decoder
 reads the encoder's result, and every block reads the bias that its stack's embedding makes of the
-relative positions.
+relative positions. Layers that predict further ahead stand between the last block and the head,
+which reads what all of them, and the last block, give. Speech or images beside text are put
+together in `towers`, diffusion transformers in `diffusion`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 from msgspec import UNSET
 from torch import Tensor, nn
 
+from phaze_opt.workload.capture.assembly import Assembly, DistinctLayer, activation
 from phaze_opt.workload.capture.blocks import Block
+from phaze_opt.workload.capture.diffusion import diffusion_transformer
 from phaze_opt.workload.capture.ends import (
     Classifier,
     Embedding,
     EncoderEnd,
     Head,
     PatchEmbedding,
+    PredictionLayer,
 )
 from phaze_opt.workload.capture.experts import RoutedExperts
 from phaze_opt.workload.capture.hybrid_blocks import HybridBlock, kind_of
 from phaze_opt.workload.capture.layer import capture_layer
 from phaze_opt.workload.capture.tensor_parallel import DTYPE, TensorGroup
+from phaze_opt.workload.capture.towers import images_and_text, speech_and_text
 from phaze_opt.workload.config import TransformerConfig
 from phaze_opt.workload.graph import Layer, WorkloadVariant
 
 _WINDOWED = "window_block"
-
-
-@dataclass(frozen=True)
-class _DistinctLayer:
-    """A distinct layer as a module with its inputs.
-
-    Attributes
-    ----------
-    words
-        Elements of the word embedding among its parameters, where other layers hold it too.
-    """
-
-    module: nn.Module
-    inputs: tuple[Tensor, ...]
-    words: int = 0
+_PREDICTION = "prediction_layer"
 
 
 def capture_transformer(
@@ -60,8 +52,8 @@ def capture_transformer(
     All blocks that attend to as many tokens share one layer.
     """
     group = TensorGroup(tensor_parallel, sequence_parallel, expert_tensor)
-    parts = _parts(config, group, microbatch)
-    places = list(_places(config))
+    assembly = _assembly(config, group, microbatch)
+    parts, places = assembly.parts, assembly.places
     kinds = list(dict.fromkeys(kind for _, kind in places))
     layers = {
         kind: capture_layer(
@@ -79,8 +71,8 @@ def capture_transformer(
         edges = _two_stacks(config, stream.numel() * stream.element_size(), layers)
     else:
         edges = tuple(
-            (place, place + 1, layers[kind].output_bytes)
-            for place, (_, kind) in enumerate(places[:-1])
+            (source, reader, layers[places[source][1]].output_bytes)
+            for source, reader in assembly.edges
         )
     return WorkloadVariant(
         tensor_parallel=tensor_parallel,
@@ -103,7 +95,8 @@ def count_parameters(config: TransformerConfig, *, active: bool = False) -> int:
     active
         Whether to count only those that work on a token.
     """
-    parts = _parts(config, TensorGroup(), 1)
+    assembly = _assembly(config, TensorGroup(), 1)
+    parts = assembly.parts
     sizes = {
         kind: sum(p.numel() for p in part.module.parameters()) - part.words
         for kind, part in parts.items()
@@ -113,7 +106,26 @@ def count_parameters(config: TransformerConfig, *, active: bool = False) -> int:
         for kind, part in parts.items():
             sizes[kind] -= _routed_parameters(part.module) * idle // config.experts.count
     words = max(part.words for part in parts.values())
-    return words + sum(sizes[kind] for _, kind in _places(config))
+    return words + sum(sizes[kind] for _, kind in assembly.places)
+
+
+def _assembly(config: TransformerConfig, group: TensorGroup, microbatch: int) -> Assembly:
+    """Return the layers of a model and how they stand together."""
+    if config.encoder:
+        return speech_and_text(config, group, microbatch)
+    if config.images:
+        return images_and_text(config, group, microbatch)
+    if config.diffusion:
+        return diffusion_transformer(config, group, microbatch)
+    places = tuple(_places(config))
+    last = len(places) - 1
+    # What follows the last block, and it, is read by the head too.
+    edges = tuple(
+        (place, reader)
+        for place in range(last)
+        for reader in dict.fromkeys((place + 1, last if place >= config.layers else place + 1))
+    )
+    return Assembly(_parts(config, group, microbatch), places, edges)
 
 
 def _routed_parameters(module: nn.Module) -> int:
@@ -142,6 +154,8 @@ def _places(config: TransformerConfig) -> Iterator[tuple[str, str]]:
         yield "embedding", "embedding"
         for i, kind in enumerate(_block_kinds(config)):
             yield f"block.{i}", kind
+        for i in range(config.prediction_layers or 0):
+            yield f"{_PREDICTION}.{i}", _PREDICTION
     yield "head", "head"
 
 
@@ -152,74 +166,84 @@ def _block_kinds(config: TransformerConfig) -> list[str]:
     return [_block_kind(*shape, config) for shape in _block_shapes(config)]
 
 
-def _block_shapes(config: TransformerConfig) -> tuple[tuple[int, bool], ...]:
-    """Return window and presence of experts of every block."""
-    return tuple(zip(config.block_windows, config.routed_blocks, strict=True))
+def _block_shapes(config: TransformerConfig) -> tuple[tuple[int, bool, bool], ...]:
+    """Return window, presence of experts and of a rotation of every block."""
+    shapes = zip(config.block_windows, config.routed_blocks, config.rotated_blocks, strict=True)
+    return tuple(shapes)
 
 
-def _block_kind(window: int, routed: bool, config: TransformerConfig) -> str:
+def _block_kind(window: int, routed: bool, rotates: bool, config: TransformerConfig) -> str:
     """Name a block.
 
     Some models have blocks that attend to all tokens, and to a window of them; blocks with experts,
-    and without.
+    and without; with rotary positions, and without.
     """
     windows = set(config.block_windows)
-    dense = "" if routed == any(config.routed_blocks) else "dense_"
+    kind = "" if routed == any(config.routed_blocks) else "dense_"
+    kind += "" if rotates == any(config.rotated_blocks) else "unrotated_"
     if len(windows) == 1 or not window:
-        return f"{dense}block"
-    return f"{dense}{_WINDOWED}" if len(windows - {0}) == 1 else f"{dense}{_WINDOWED}_{window}"
+        return f"{kind}block"
+    return f"{kind}{_WINDOWED}" if len(windows - {0}) == 1 else f"{kind}{_WINDOWED}_{window}"
 
 
 def _parts(
     config: TransformerConfig, group: TensorGroup, microbatch: int
-) -> dict[str, _DistinctLayer]:
+) -> dict[str, DistinctLayer]:
     """Return the distinct layers by kind."""
     rows = config.sequence // (group.tensor_degree if group.splits_sequence else 1)
-    stream = _meta(rows, microbatch, config.hidden)
+    stream = activation(rows, microbatch, config.hidden)
     tokens = torch.empty((config.sequence, microbatch), dtype=torch.int64, device="meta")
     local = torch.empty((rows, microbatch), dtype=torch.int64, device="meta")
     if config.patch_size:
         image = (microbatch, config.channels, config.image_size, config.image_size)
         images, labels = torch.empty(image, dtype=DTYPE, device="meta"), tokens[0]
         ends = {
-            "embedding": _DistinctLayer(PatchEmbedding(config), (images,)),
-            "head": _DistinctLayer(Classifier(config), (stream, labels)),
+            "embedding": DistinctLayer(PatchEmbedding(config), (images,)),
+            "head": DistinctLayer(Classifier(config), (stream, labels)),
         }
     else:
         embedding, head = Embedding(config, group), Head(config, group)
         words = embedding.words.numel()
-        shared = words if config.tied or config.encoder_layers else 0
+        shared = words if config.tied or config.encoder_layers or config.prediction_layers else 0
         given = (tokens, local) if config.token_types else (tokens,)
         ends = {
-            "embedding": _DistinctLayer(embedding, given, shared),
-            "head": _DistinctLayer(head, (stream, tokens), words if config.tied else 0),
+            "embedding": DistinctLayer(embedding, given, shared),
+            "head": DistinctLayer(
+                head, (stream, tokens, *_ahead(config, stream)), words if config.tied else 0
+            ),
         }
+        if config.prediction_layers:
+            window, routed, rotates = _block_shapes(config)[-1]
+            block = Block(config, group, window=window, routed=routed, rotates=rotates)
+            predict = PredictionLayer(config, group, block)
+            ends[_PREDICTION] = DistinctLayer(predict, (stream, tokens), words)
     if config.encoder_layers:
-        bias = _meta(config.heads // group.tensor_degree, config.sequence, config.sequence)
+        bias = activation(config.heads // group.tensor_degree, config.sequence, config.sequence)
         encoder = Block(replace(config, causal=False), group)
         decoder = Block(config, group, crosses=True)
         memory = stream.detach().requires_grad_()
         return ends | {
-            "encoder.block": _DistinctLayer(encoder, (stream, bias)),
-            "encoder.norm": _DistinctLayer(EncoderEnd(config), (stream,)),
-            "decoder.block": _DistinctLayer(decoder, (stream, bias, memory)),
+            "encoder.block": DistinctLayer(encoder, (stream, bias)),
+            "encoder.norm": DistinctLayer(EncoderEnd(config), (stream,)),
+            "decoder.block": DistinctLayer(decoder, (stream, bias, memory)),
         }
     if config.pattern:
         return ends | {
-            kind_of(sublayers): _DistinctLayer(HybridBlock(config, group, sublayers), (stream,))
+            kind_of(sublayers): DistinctLayer(HybridBlock(config, group, sublayers), (stream,))
             for sublayers in dict.fromkeys(config.blocks)
         }
     return ends | {
-        _block_kind(window, routed, config): _DistinctLayer(
-            Block(config, group, window=window, routed=routed), (stream,)
+        _block_kind(window, routed, rotates, config): DistinctLayer(
+            Block(config, group, window=window, routed=routed, rotates=rotates), (stream,)
         )
-        for window, routed in dict.fromkeys(_block_shapes(config))
+        for window, routed, rotates in dict.fromkeys(_block_shapes(config))
     }
 
 
-def _meta(*shape: int) -> Tensor:
-    """Return an activation without memory."""
-    return torch.empty(shape, dtype=DTYPE, device="meta", requires_grad=True)
+def _ahead(config: TransformerConfig, stream: Tensor) -> tuple[Tensor, ...]:
+    """Return the streams of layers that predict further ahead, as inputs of the head."""
+    count = config.prediction_layers or 0
+    return tuple(stream.detach().requires_grad_() for _ in range(count))
 
 
 def _two_stacks(
