@@ -9,12 +9,14 @@ Modules
 ``zoo``            a model by name: `zoo.load_workload`, `zoo.model_names`, `zoo.tensor_degrees`
 ``config``         the shape of a transformer
 ``experts``        mixtures of experts and latent attention: shapes, and grouped products
+``recurrences``    state-space and delta-net mixers: sizes, and work of their chunked kernels
 ``expert_parallel``  a captured model whose routed experts are shared out among devices
 ``context_parallel``  a captured model whose sequences are shared among devices
 ``model_string``   the shape from ``gpt:...``, ``llama:...`` and ``moe:...``
 ``huggingface``    the shape from a Hugging Face ``config.json``; ``huggingface_families`` has a row
                    for every ``model_type``, ``huggingface_experts`` those of mixtures of experts,
-                   ``huggingface_fields`` what hangs on several keys
+                   ``huggingface_hybrids`` of state-space models, ``huggingface_fields`` what hangs
+                   on several keys
 ``graph``          the data: `graph.Operator`, `graph.OperatorGraph`, `graph.Layer`,
                    `graph.Workload`
 ``recompute_parts``  parts of a layer that selective recompute runs again
@@ -33,6 +35,7 @@ Formula -> function
 FLOPs of a product                       -> `graph.Gemm.flops`
 FLOPs that the model asks for            -> `graph.Operator.model_flops`, `experts.surplus_flops`
 rows that a grouped product computes     -> `experts.rows_of_expert`
+work of a chunked scan or delta rule     -> `recurrences.ScanShape`, `recurrences.DeltaShape`
 stash and operators of recomputed parts  -> `recompute_parts`
 keys and values that devices of a
 sequence send, and what they hold more   -> `context_parallel`

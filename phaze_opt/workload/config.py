@@ -12,6 +12,7 @@ from phaze_opt.checked import shown
 from phaze_opt.choices import AttentionKind
 from phaze_opt.errors import InputError
 from phaze_opt.workload.experts import Experts, LatentAttention
+from phaze_opt.workload.recurrences import DeltaNet, StateSpace
 
 TENSOR_DEGREES = (1, 2, 4, 8)
 """Tensor degrees that are considered: up to the devices of one server (Megatron-LM)."""
@@ -29,12 +30,22 @@ MOST_LAYERS = 10_000
 KernelMaker = Literal["fused", "compiled", "framework"]
 """What makes the kernels around products, see `TransformerConfig`."""
 
+_SUBLAYERS = {
+    "*": "attention",
+    "M": "the state-space mixer",
+    "D": "the delta net",
+    "H": "the state-space mixer",
+    "-": "the feed-forward network",
+    "E": "the experts",
+}
+"""Letters of a pattern, and whose sizes they need."""
+
 _CHOICES = {
     "norm": ("layer_norm", "rms_norm"),
     "norm_position": ("pre", "post", "both"),
     "residual": ("sequential", "parallel", "parallel_shared_norm"),
-    "activation": ("gelu", "relu", "swiglu", "geglu"),
-    "positions": ("learned", "rotary", "relative"),
+    "activation": ("gelu", "relu", "relu2", "swiglu", "geglu"),
+    "positions": ("learned", "rotary", "relative", "none"),
     "attention": ("eager", "flash"),
     "head": ("language_model", "masked_language_model", "classifier"),
     "kernels": ("fused", "compiled", "framework"),
@@ -82,7 +93,7 @@ class TransformerConfig:
         block.
     activation
         Activation of the feed-forward network; ``swiglu`` and ``geglu`` have three matrices, the
-        others two.
+        others two; ``relu2`` is the square of the rectified value.
     causal
         Whether a token attends only to earlier tokens. The products are still computed in full.
     attention
@@ -139,8 +150,18 @@ class TransformerConfig:
     head_norm
         How ``query_key_norm`` differs from one of every head with weights: one norm over all heads
         (OLMoE), or without weights (Llama 4).
+    pattern
+        The sub-layers of every block, blocks apart by spaces, each with its norm: ``*`` attention,
+        ``M`` a state-space mixer, ``D`` a gated delta net, ``H`` attention and a state-space mixer
+        beside each other, ``-`` a feed-forward network, ``E`` experts. Without a pattern a block
+        has attention and then one of the last two.
+    state_space, delta_net
+        Sizes of the mixers of a pattern.
+    output_gate
+        Whether the result of attention is scaled by a sigmoid of more projected columns
+        (Qwen3-Next).
 
-    The last four are left out of the JSON of a shape that does not have them.
+    The last eight are left out of the JSON of a shape that does not have them.
     """
 
     layers: int
@@ -158,8 +179,8 @@ class TransformerConfig:
     norm_position: Literal["pre", "post", "both"] = "pre"
     embedding_norm: bool = False
     final_norm: bool = True
-    activation: Literal["gelu", "relu", "swiglu", "geglu"] = "gelu"
-    positions: Literal["learned", "rotary", "relative"] = "learned"
+    activation: Literal["gelu", "relu", "relu2", "swiglu", "geglu"] = "gelu"
+    positions: Literal["learned", "rotary", "relative", "none"] = "learned"
     causal: bool = True
     attention: AttentionKind = "eager"
     dropout: float = 0.1
@@ -188,6 +209,10 @@ class TransformerConfig:
     latent: LatentAttention | UnsetType = UNSET
     sinks: Literal[True] | UnsetType = UNSET
     head_norm: Literal["whole", "unweighted"] | UnsetType = UNSET
+    pattern: str | UnsetType = UNSET
+    state_space: StateSpace | UnsetType = UNSET
+    delta_net: DeltaNet | UnsetType = UNSET
+    output_gate: Literal[True] | UnsetType = UNSET
 
     def __post_init__(self) -> None:
         for name in ("layers", "hidden", "heads", "sequence", "vocabulary"):
@@ -247,6 +272,12 @@ class TransformerConfig:
             raise InputError(
                 "Experts, latent attention and attention sinks need a model without an encoder."
             )
+        if self.pattern:
+            self._check_pattern(self.pattern)
+        elif self.state_space or self.delta_net:
+            raise InputError("State-space mixers and delta nets need a pattern.")
+        if self.output_gate and (self.positions != "rotary" or self.latent):
+            raise InputError("A gate of attention needs rotary positions, and no latent vectors.")
         if self.windows and (len(self.windows) != self.layers or min(self.windows) < 0):
             raise InputError(
                 f"windows is {list(self.windows)}, but it must have a number of tokens for each of "
@@ -267,6 +298,35 @@ class TransformerConfig:
                 f"sequence is {self.sequence}, but an image of {self.image_size} in patches of "
                 f"{self.patch_size} has {self.image_tokens} tokens."
             )
+
+    def _check_pattern(self, pattern: str) -> None:
+        """Refuse a pattern that is none, or needs what the model does not have."""
+        blocks, letters = pattern.split(), set(pattern) - {" "}
+        if len(blocks) != self.layers or not letters <= _SUBLAYERS.keys():
+            raise InputError(
+                f"pattern is {shown(pattern)}, but it must have {self.layers} blocks of "
+                f"{' '.join(_SUBLAYERS)}, apart by spaces."
+            )
+        has = {"M": bool(self.state_space), "D": bool(self.delta_net), "E": bool(self.experts)}
+        has["H"] = has["M"]
+        for letter in sorted(letters & has.keys()):
+            if not has[letter]:
+                raise InputError(
+                    f"pattern has {letter}, but the sizes of {_SUBLAYERS[letter]} are missing."
+                )
+        others = self.residual != "sequential" or self.norm_position != "pre" or self.windows
+        if others or self.encoder_layers or (self.experts and self.experts.dense_layers):
+            raise InputError(
+                "A pattern of sub-layers needs norms before each, residuals in sequence, and no "
+                "windows, encoder or list of dense layers."
+            )
+
+    @property
+    def blocks(self) -> tuple[str, ...]:
+        """By block: its sub-layers, see ``pattern``."""
+        if self.pattern:
+            return tuple(self.pattern.split())
+        return tuple(["*E" if routed else "*-" for routed in self.routed_blocks])
 
     @property
     def head_size(self) -> int:
@@ -296,6 +356,8 @@ class TransformerConfig:
     @property
     def routed_blocks(self) -> tuple[bool, ...]:
         """By block: whether it has experts."""
+        if self.pattern:
+            return tuple("E" in block for block in self.pattern.split())
         dense = frozenset(self.experts.dense_layers) if self.experts else range(self.layers)
         return tuple(i not in dense for i in range(self.layers))
 
@@ -332,14 +394,31 @@ class TransformerConfig:
 
     def divides(self, tensor_degree: int) -> bool:
         """Say whether ``tensor_degree`` devices share heads and feed-forward network evenly."""
-        return math.gcd(self.heads, self.key_value_heads, *self._widths) % tensor_degree == 0
+        return self._most_shares % tensor_degree == 0
+
+    @property
+    def _most_shares(self) -> int:
+        """Largest number of devices that share heads and inner widths evenly."""
+        return math.gcd(*self._heads, *self._widths)
+
+    @property
+    def _heads(self) -> tuple[int, ...]:
+        """Heads of attention, and of the mixers of a pattern, each split over the group."""
+        letters = set(self.pattern or "*")
+        attends = (self.heads, self.key_value_heads) if letters & {"*", "H"} else ()
+        scans = (self.state_space.heads, self.state_space.groups) if self.state_space else ()
+        deltas = (self.delta_net.heads, self.delta_net.key_heads) if self.delta_net else ()
+        return (*attends, *scans, *deltas)
 
     @property
     def _widths(self) -> tuple[int, ...]:
         """Inner widths of all feed-forward networks, each split over the group."""
+        if self.pattern and not {"-", "E"} & set(self.pattern):
+            return ()
         if not self.experts:
             return (self.inner,)
-        own = (self.inner,) if self.experts.dense_layers else ()
+        is_dense = self.experts.dense_layers or "-" in (self.pattern or "")
+        own = (self.inner,) if is_dense else ()
         shared = (self.experts.shared,) if self.experts.shared else ()
         return (*own, self.experts.feed_forward, *shared)
 
@@ -354,13 +433,20 @@ class TransformerConfig:
             If the tensor degree does not divide the model; the message names those that do.
         """
         if tensor_degree < 1 or not self.divides(tensor_degree):
-            shared = math.gcd(self.heads, self.key_value_heads, *self._widths)
+            shared = self._most_shares
             widths = " and ".join(map(str, self._widths))
             allowed = ", ".join(str(n) for n in range(1, shared + 1) if shared % n == 0)
+            if self.pattern:
+                heads = ", ".join(map(str, self._heads))
+                split = f"its heads and groups ({heads}) and feed-forward widths ({widths or 0})"
+            else:
+                split = (
+                    f"its {self.heads} heads, {self.key_value_heads} key-value heads and "
+                    f"feed-forward width {widths}"
+                )
             raise InputError(
-                f"{model} cannot be split over {tensor_degree} devices: its {self.heads} heads, "
-                f"{self.key_value_heads} key-value heads and feed-forward width {widths} "
-                f"have only the common divisors {allowed}."
+                f"{model} cannot be split over {tensor_degree} devices: {split} have only the "
+                f"common divisors {allowed}."
             )
         if sequence_parallel and self.sequence % tensor_degree:
             raise InputError(

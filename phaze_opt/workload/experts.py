@@ -50,6 +50,9 @@ class Experts:
         are filled up. Not set where each has the tokens that come.
     router_bias, bias
         Whether the router, and every linear layer of a routed expert, has a bias.
+    latent
+        Width to which tokens are projected before they go to their routed experts, which then have
+        it in place of the model's (Nemotron 3 Super); not set where they have the model's.
     """
 
     count: int
@@ -64,10 +67,12 @@ class Experts:
     groups: int = 1
     top_groups: int = 1
     capacity: float | UnsetType = UNSET
+    latent: int | UnsetType = UNSET
 
     def __post_init__(self) -> None:
         least = {"count": 1, "top_k": 1, "feed_forward": 1, "shared": 0}
-        _check(self, {**least, "groups": 1, "top_groups": 1})
+        latent = {"latent": 1} if self.latent is not UNSET else {}
+        _check(self, {**least, "groups": 1, "top_groups": 1, **latent})
         if self.top_k > self.count:
             raise InputError(
                 f"top_k is {self.top_k}, but it must be at most the {self.count} experts."

@@ -24,6 +24,7 @@ from phaze_opt.workload.huggingface_experts import EXPERT_FAMILIES
 from phaze_opt.workload.huggingface_families import FAMILIES as DENSE_FAMILIES
 from phaze_opt.workload.huggingface_families import Family
 from phaze_opt.workload.huggingface_fields import CAPTURE_IT, Plain, as_json, refusal
+from phaze_opt.workload.huggingface_hybrids import HYBRID_FAMILIES
 
 _ONLY: Plain = {
     "add_cross_attention": False,
@@ -35,7 +36,7 @@ _ONLY: Plain = {
 _NULL_IS_NONE = ("kv_heads", "head_elements", "attention_softcap", "logit_softcap")
 """Fields that null sets to zero, whatever the default."""
 
-FAMILIES: Mapping[str, Family] = {**DENSE_FAMILIES, **EXPERT_FAMILIES}
+FAMILIES: Mapping[str, Family] = {**DENSE_FAMILIES, **EXPERT_FAMILIES, **HYBRID_FAMILIES}
 """How to read the configurations of every ``model_type``."""
 
 _WITH_TEXT = {"gemma3": "gemma3_text", "llama4": "llama4_text"}

@@ -41,9 +41,9 @@ def _experts(
     return fields if dense_layers else {**fields, "feed_forward": 0}
 
 
-def _sparse_step(plain: Plain, layers: int) -> list[int]:
+def sparse_step(plain: Plain, layers: int) -> list[int]:
     """Return the dense blocks of Qwen's mixtures."""
-    step = whole_number(plain, "decoder_sparse_step", 1) or 1
+    step = whole_number(plain, "decodersparse_step", 1) or 1
     only = plain.get("mlp_only_layers") or []
     if not isinstance(only, list) or not all(isinstance(layer, int) for layer in only):
         raise refusal("mlp_only_layers", only, "a list of layers")
@@ -72,7 +72,7 @@ def _qwen2_moe(plain: Plain) -> dict[str, Any]:
     return {
         **windows,
         "query_key_value_bias": flag(plain, "qkv_bias", True),
-        **_experts(plain, sizes, _sparse_step(plain, layers), shared_gate=True),
+        **_experts(plain, sizes, sparse_step(plain, layers), shared_gate=True),
     }
 
 
@@ -88,7 +88,7 @@ def _qwen3_moe(plain: Plain) -> dict[str, Any]:
     return {
         **(fields.every_layer_slides(0)(window) if slides else {}),
         **fields.attention_bias(plain),
-        **_experts(plain, sizes, _sparse_step(plain, layers)),
+        **_experts(plain, sizes, sparse_step(plain, layers)),
     }
 
 

@@ -329,6 +329,11 @@ def _share_of_tokens(config: TransformerConfig, model: str, devices: int) -> Tra
             f"context_parallel is {devices}, but it must be 1 for {model}: sequences are shared "
             "only by fused self-attention on text; --attention flash changes the attention."
         )
+    if config.state_space or config.delta_net:
+        raise InputError(
+            f"context_parallel is {devices}, but it must be 1 for {model}: a state-space mixer or "
+            "a delta net needs all tokens of a sequence on one device."
+        )
     window = max((each for each in config.block_windows if each), default=0)
     if window >= tokens:
         raise InputError(

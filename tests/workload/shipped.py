@@ -3,7 +3,7 @@
 ``python -m tests.workload.shipped`` writes the archive anew, byte for byte the same where nothing
 has changed. It holds the named models with either attention and published configurations, with and
 without sequence parallelism, at the microbatches that are tried first; of mixtures of experts, the
-named models with fused attention.
+named models with fused attention; of hybrids by a pattern of sub-layers none.
 """
 
 import json
@@ -35,13 +35,14 @@ def shipped_configs() -> dict[str, TransformerConfig]:
         for name in model_names()
         for attention in attentions
         if attention == "flash" or not model_config(name).experts
+        if not model_config(name).pattern
     }
     with TemporaryDirectory() as folder:
         path = Path(folder) / "config.json"
         for name, row in json.loads(CONFIGS.read_text("utf-8")).items():
             path.write_text(json.dumps(row["config"]), "utf-8")
             config = read_huggingface_config(path)
-            if not config.experts:
+            if not (config.experts or config.pattern):
                 configs[name] = config
     return configs
 

@@ -10,10 +10,13 @@ Modules
 ``transformer``          a named model: its distinct layers, `transformer.capture_transformer`
 ``blocks``, ``ends``     a transformer's modules: blocks; embeddings and heads
 ``attention``            the attentions and norms of blocks, latent attention among them
+``hybrid_blocks``        blocks of a pattern of sub-layers
+``state_space``          the Mamba-2 mixer of a block; ``delta_net``: the gated delta net
 ``feed_forward``         the feed-forward network of a block
 ``experts``              the router and the experts of a block that has some
 ``tensor_parallel``      split linear layers and loss, with their collectives in both directions
 ``kernels``              fused kernels that ATen lacks: attention, rotary positions, norm, loss
+``recurrence_kernels``   kernels of state-space and delta-net mixers
 ``expert_kernels``       routing, grouped products and activation of experts
 ``user_module``          the user's own module: `user_module.capture`
 ``module_trace``         one microbatch of a whole module, traced and cut
@@ -38,6 +41,7 @@ parameters of a model                    -> `transformer.count_parameters`
 GEMM of an ATen product                  -> `aten.work_of`
 products of a convolution                -> `aten._convolution`, `aten._convolution_backward`
 products of fused attention, backward    -> `aten_fused._flash_attention_backward`
+kernels of a chunked scan, a delta rule  -> `aten_fused._chunked`
 products of experts                      -> `aten_fused._grouped_product`, and `..._weight`
 parameters that work on a token          -> `transformer.count_parameters` (``active``)
 stash without recompute                  -> `layer.TracedModel.layer` (``stash_bytes``)

@@ -1,11 +1,11 @@
-"""The work of fused kernels: attention, latent keys, and the parts of a mixture of experts."""
+"""The work of fused kernels: attention, latent keys, parts of a mixture of experts, recurrences."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
-from torch import fx
+from torch import Tensor, fx
 
 from phaze_opt.workload.attention import AttentionShape, backward_work, forward_work
 from phaze_opt.workload.capture.aten_node import NodeWork, rows_of, value_of
@@ -15,13 +15,16 @@ from phaze_opt.workload.experts import (
     is_gated,
     surplus_flops,
 )
-from phaze_opt.workload.graph import Gemm
+from phaze_opt.workload.graph import Gemm, VectorWork
+from phaze_opt.workload.recurrences import DeltaShape, KernelWork, ScanShape
 
 _SCORES = {"softmax": ("softmax", "softmax_backward"), "sigmoid": ("sigmoid", "tanh_backward")}
 """Vector work of a router's scores, forward and backward."""
 
-_ACTIVATIONS = {"swiglu": "silu", "geglu": "gelu", "gelu": "gelu", "relu": "relu"}
-"""Vector work of the activation of experts, by that of the model."""
+_ACTIVATIONS = {
+    **{"swiglu": "silu", "geglu": "gelu", "gelu": "gelu", "relu": "relu", "relu2": "relu"}
+}
+"""Vector work of the activation of experts, by that of the model; a square comes to relu2."""
 
 
 def _flash_attention(node: fx.Node) -> tuple[NodeWork, ...]:
@@ -92,7 +95,8 @@ def _route(direction: int) -> Callable[[fx.Node], tuple[NodeWork, ...]]:
 def _expert_activation(node: fx.Node) -> tuple[NodeWork, ...]:
     """Return the activation of experts: with its gate, and the weight of every row."""
     result, activation = value_of(node), cast(str, node.args[-1])
-    kinds = [_ACTIVATIONS[activation], *["multiply"] * (1 + is_gated(activation))]
+    products = 1 + is_gated(activation) + (activation == "relu2")
+    kinds = [_ACTIVATIONS[activation], *["multiply"] * products]
     return (NodeWork(vector=tuple(rows_of(kind, result) for kind in kinds)),)
 
 
@@ -100,7 +104,7 @@ def _expert_activation_backward(node: fx.Node) -> tuple[NodeWork, ...]:
     """Return the gradients of the activation, of its gate and of the weights of the rows."""
     gradient, activation = value_of(node.args[0]), cast(str, node.args[-1])
     kinds = [f"{_ACTIVATIONS[activation]}_backward", "multiply", "reduce"]
-    kinds += ["multiply"] * 2 * is_gated(activation)
+    kinds += ["multiply"] * (2 * is_gated(activation) + (activation == "relu2"))
     return (NodeWork(vector=tuple(rows_of(kind, gradient) for kind in kinds)),)
 
 
@@ -133,7 +137,100 @@ def _permute_rows(node: fx.Node) -> tuple[NodeWork, ...]:
     return (NodeWork(vector=(rows_of("gather", value_of(node)),)),)
 
 
+def _chunked(
+    shape: type[ScanShape] | type[DeltaShape], kernel: str
+) -> Callable[[fx.Node], tuple[NodeWork, ...]]:
+    """Return the handler of a kernel of a recurrence, whose last argument are its sizes."""
+
+    def handle(node: fx.Node) -> tuple[NodeWork, ...]:
+        own: KernelWork = getattr(shape(*cast(Sequence[int], node.args[-1])), kernel)()
+        again = node.args[-2] is True
+        surplus = sum(gemm.flops for gemm in own.gemms) if again else own.surplus_flops
+        return (NodeWork(own.gemms, own.vector, surplus_flops=surplus),)
+
+    return handle
+
+
+def _on_channels(x: Tensor, weight: Tensor, *kinds: str) -> tuple[VectorWork, ...]:
+    """Return a convolution of channels with a few tokens each, and what follows it."""
+    rows = rows_of("reduce", x)
+    convolved = VectorWork("reduce", rows.rows, rows.columns * weight.shape[-1])
+    return (convolved, *(rows_of(kind, x) for kind in kinds))
+
+
+def _short_convolution(node: fx.Node) -> tuple[NodeWork, ...]:
+    """Return a convolution of channels, and its activation."""
+    x, weight = map(value_of, node.args[:2])
+    return (NodeWork(vector=_on_channels(x, weight, "silu")),)
+
+
+def _convolution_gradients(operands: int) -> Callable[[fx.Node], tuple[NodeWork, ...]]:
+    """Return the handler of the backward of a convolution, by how many operands it reads.
+
+    It convolves again for the activation, once more for the channels, and sums for the weight.
+    """
+
+    def handle(node: fx.Node) -> tuple[NodeWork, ...]:
+        read = [each for each in node.args[:operands] if isinstance(each, fx.Node)]
+        x, weight = map(value_of, node.args[operands - 3 : operands - 1])
+        convolved, activated = _on_channels(x, weight, "silu_backward")
+        vector = (convolved, activated, convolved, convolved)
+        return (NodeWork(vector=vector, operands=tuple(read)),)
+
+    return handle
+
+
+def _gated_norm(node: fx.Node) -> tuple[NodeWork, ...]:
+    """Return a norm of groups, and the activation of its gate."""
+    return (NodeWork(vector=_on_groups(node.args[0], node.args[2], "silu", "multiply")),)
+
+
+def _gated_norm_backward(node: fx.Node) -> tuple[NodeWork, ...]:
+    """Return the gradients of a norm of groups, of its gate and its weight."""
+    kinds = ("silu_backward", "multiply", "multiply")
+    vector = _on_groups(node.args[1], node.args[3], *kinds, norm="rms_norm_backward")
+    return (NodeWork(vector=vector),)
+
+
+def _on_groups(x: Any, weight: Any, *kinds: str, norm: str = "rms_norm") -> tuple[VectorWork, ...]:
+    """Return a norm of groups as wide as a weight, and work on the same elements."""
+    elements, columns = value_of(x).numel(), value_of(weight).numel()
+    return tuple([VectorWork(kind, elements // columns, columns) for kind in (norm, *kinds)])
+
+
+def _delta_gates(place: int, *kinds: str) -> Callable[[fx.Node], tuple[NodeWork, ...]]:
+    """Return the handler of the gates of a delta net, whose raw values are one argument."""
+
+    def handle(node: fx.Node) -> tuple[NodeWork, ...]:
+        raw = value_of(node.args[place])
+        return (NodeWork(vector=tuple(rows_of(kind, raw) for kind in kinds)),)
+
+    return handle
+
+
+_SCAN = (
+    *("step_sizes", "chunk_states", "pass_states", "chunk_scores", "chunk_scan"),
+    *("chunk_states_gradient", "pass_states_backward", "chunk_inputs_gradient"),
+    *("chunk_keys_gradient", "chunk_queries_gradient", "chunk_scores_gradient"),
+    *("scores_gradient", "chunk_decay_gradient", "step_sizes_backward"),
+)
+_DELTA = (
+    *("delta_scores", "invert_triangles", "delta_pairs", "delta_states", "delta_output"),
+    *("delta_values_gradient", "delta_states_gradient", "delta_operands_gradient"),
+    "delta_pairs_gradient",
+)
+"""Kernels of `phaze_opt.workload.recurrences`."""
+
 FUSED: Mapping[str, Callable[[fx.Node], tuple[NodeWork, ...]]] = {
+    **{f"phaze::{kernel}": _chunked(ScanShape, kernel) for kernel in _SCAN},
+    **{f"phaze::{kernel}": _chunked(DeltaShape, kernel) for kernel in _DELTA},
+    "phaze::short_convolution": _short_convolution,
+    "phaze::short_convolution_backward": _convolution_gradients(4),
+    "phaze::mixed_channels_backward": _convolution_gradients(6),
+    "phaze::delta_gates": _delta_gates(0, "exponential", "sigmoid"),
+    "phaze::delta_gates_backward": _delta_gates(2, "exponential", "tanh_backward", "reduce"),
+    "phaze::gated_rms_norm": _gated_norm,
+    "phaze::gated_rms_norm_backward": _gated_norm_backward,
     "phaze::flash_attention": _flash_attention,
     "phaze::flash_attention_backward": _flash_attention_backward,
     "phaze::sink_attention": _flash_attention,

@@ -72,11 +72,12 @@ _BY_ROW_NAMES = {
     "_native_batch_norm_legit_functional native_group_norm",
     "layer_norm_backward": "native_layer_norm_backward native_batch_norm_backward "
     "native_group_norm_backward",
-    "rms_norm": "rms_norm _fused_rms_norm compiled_rms_norm",
-    "rms_norm_backward": "rms_norm_backward _fused_rms_norm_backward compiled_rms_norm_backward",
+    "rms_norm": "rms_norm _fused_rms_norm compiled_rms_norm unit_norm",
+    "rms_norm_backward": "rms_norm_backward _fused_rms_norm_backward compiled_rms_norm_backward "
+    "unit_norm_backward",
     "cross_entropy": "cross_entropy",
     "reduce": "rms_norm_weight_gradient sum mean amax amin max min argmax argmin prod var var_mean "
-    "std cumsum any all topk sort linalg_vector_norm max_pool2d_with_indices "
+    "std cumsum decay_sums any all topk sort linalg_vector_norm max_pool2d_with_indices "
     "max_pool2d_with_indices_backward avg_pool2d avg_pool2d_backward _adaptive_avg_pool2d "
     "_adaptive_avg_pool2d_backward",
 }

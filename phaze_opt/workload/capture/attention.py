@@ -130,7 +130,7 @@ class Attention(_AttentionCore):
         self.window = window
         kv = config.key_value_heads * config.head_size
         context = config.heads * config.head_size
-        outputs: tuple[int, ...] = (context, kv, kv)
+        outputs: tuple[int, ...] = (context, kv, kv, *((context,) if config.output_gate else ()))
         if config.positions != "rotary":
             outputs = (sum(outputs),)
         else:
@@ -147,17 +147,22 @@ class Attention(_AttentionCore):
 
     def forward(self, x: Tensor, position_bias: Tensor | None = None) -> Tensor:
         """Return the projected context; relative positions are a bias of the scores."""
-        query, key, value = self._query_key_value(x)
+        projected = self.query_key_value(x)
+        gate = projected[3] if self.config.output_gate else None
+        query, key, value = self._query_key_value(projected[:3])
         if self.config.attention == "flash":
             context = self.attend(query, key, value, self.window)
         else:
             context = self.attend_through_memory(query, key, value, position_bias)
-        projected: Tensor = self.projection(context.reshape(*context.shape[:2], -1))
-        return projected
+        context = context.reshape(*context.shape[:2], -1)
+        if gate is not None:
+            context = context * torch.sigmoid(gate)
+        result: Tensor = self.projection(context)
+        return result
 
-    def _query_key_value(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def _query_key_value(self, projected: tuple[Tensor, ...]) -> tuple[Tensor, Tensor, Tensor]:
         """Return query, key and value as ``(sequence, batch, local heads, head size)``."""
-        size, projected = self.config.head_size, self.query_key_value(x)
+        size = self.config.head_size
         if len(projected) == 3:
             query, key, value = (y.view(*y.shape[:2], -1, size) for y in projected)
             query, key = self._normalised(query, key)
@@ -170,7 +175,7 @@ class Attention(_AttentionCore):
         # The heads of a group lie together: its queries, then its key, then its value.
         joint = joint.view(*joint.shape[:2], self.kv_heads, -1)
         queries = self.heads // self.kv_heads
-        query, key, value = joint.split([queries * size, size, size], dim=-1)
+        query, key, value = torch.split(joint, [queries * size, size, size], dim=-1)
         if queries > 1:
             query = query.reshape(*query.shape[:2], self.heads, size)
         query, key = self._normalised(query, key)

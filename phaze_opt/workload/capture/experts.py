@@ -4,7 +4,8 @@ Every device of the tensor-parallel group has a share of the inner width of all 
 computes its part of the results of all tokens of the group, which are summed as those of a dense
 network. Under sequence parallelism each device routes its own tokens and gathers those of the
 others, with what their routers chose. The sorted rows are stashed, so that the backward does not
-gather again.
+gather again. Latent experts get their tokens through a product that every device repeats, and give
+the sum of their results through another one.
 
 Where each expert is split over other devices than that group (``TensorGroup.expert_tensor``), which
 then has tokens of its own on every device, these gather the tokens of one another in the same way:
@@ -37,7 +38,8 @@ class RoutedExperts(nn.Module):
         super().__init__()
         self.activation = config.activation
         devices = group.expert_tensor or group.tensor_degree
-        inner, hidden = experts.feed_forward // devices, config.hidden
+        inner = experts.feed_forward // devices
+        hidden = experts.latent or config.hidden
         outputs = inner * (2 if is_gated(config.activation) else 1)
         self.up = parameter(experts.count, outputs, hidden)
         self.up_bias = parameter(experts.count, outputs) if experts.bias else None
@@ -61,6 +63,11 @@ class MixtureOfExperts(nn.Module):
         self.group, self.shape, hidden = group, config.experts, config.hidden
         self.router = RepeatedLinear(hidden, self.shape.count, self.shape.router_bias, group)
         self.experts = RoutedExperts(config, self.shape, group)
+        self.to_latent, self.from_latent = None, None
+        if self.shape.latent:
+            widths = hidden, self.shape.latent
+            self.to_latent = RepeatedLinear(*widths, config.bias, group)
+            self.from_latent = RepeatedLinear(*widths[::-1], config.bias, group)
         shared = self.shape.shared
         self.shared = FeedForward(config, group, shared) if shared else None
         self.shared_gate = None
@@ -80,13 +87,15 @@ class MixtureOfExperts(nn.Module):
     def _routed(self, x: Tensor) -> Tensor:
         """Route tokens, compute the rows of all experts and sum them by token."""
         weights, chosen = expert_kernels.route(self.router(x), self.shape.top_k, self.shape.scores)
-        tokens, weights, chosen = (self._gathered(y) for y in (x, weights, chosen))
+        sent = x if self.to_latent is None else self.to_latent(x)
+        tokens, weights, chosen = (self._gathered(y) for y in (sent, weights, chosen))
         of_tokens = chosen.flatten(0, 1)
         count = self.shape.rows(of_tokens.numel())
         rows = expert_kernels.permute_rows(tokens.flatten(0, 1), of_tokens, count)
         rows = self.experts(rows, weights.flatten(0, 1))
         partial = expert_kernels.combine_rows(rows, of_tokens, count)
-        return self._summed(partial.view(tokens.shape))
+        result = self._summed(partial.view(tokens.shape))
+        return result if self.from_latent is None else self.from_latent(result)
 
     def _gathered(self, x: Tensor) -> Tensor:
         """Return what all devices that split an expert have of a tensor."""

@@ -42,6 +42,8 @@ class FeedForward(nn.Module):
             inner = functional.silu(first)
         elif self.activation == "relu":
             inner = functional.relu(first)
+        elif self.activation == "relu2":
+            inner = functional.relu(first).square()
         else:
             inner = functional.gelu(first, approximate="tanh")
         for activation in gated:

@@ -23,6 +23,7 @@ from phaze_opt.workload.capture.ends import (
     PatchEmbedding,
 )
 from phaze_opt.workload.capture.experts import RoutedExperts
+from phaze_opt.workload.capture.hybrid_blocks import HybridBlock, kind_of
 from phaze_opt.workload.capture.layer import capture_layer
 from phaze_opt.workload.capture.tensor_parallel import DTYPE, TensorGroup
 from phaze_opt.workload.config import TransformerConfig
@@ -139,9 +140,16 @@ def _places(config: TransformerConfig) -> Iterator[tuple[str, str]]:
         yield from ((f"decoder.block.{i}", "decoder.block") for i in range(config.layers))
     else:
         yield "embedding", "embedding"
-        for i, shape in enumerate(_block_shapes(config)):
-            yield f"block.{i}", _block_kind(*shape, config)
+        for i, kind in enumerate(_block_kinds(config)):
+            yield f"block.{i}", kind
     yield "head", "head"
+
+
+def _block_kinds(config: TransformerConfig) -> list[str]:
+    """Return the kind of every block."""
+    if config.pattern:
+        return [kind_of(sublayers) for sublayers in config.blocks]
+    return [_block_kind(*shape, config) for shape in _block_shapes(config)]
 
 
 def _block_shapes(config: TransformerConfig) -> tuple[tuple[int, bool], ...]:
@@ -195,6 +203,11 @@ def _parts(
             "encoder.block": _DistinctLayer(encoder, (stream, bias)),
             "encoder.norm": _DistinctLayer(EncoderEnd(config), (stream,)),
             "decoder.block": _DistinctLayer(decoder, (stream, bias, memory)),
+        }
+    if config.pattern:
+        return ends | {
+            kind_of(sublayers): _DistinctLayer(HybridBlock(config, group, sublayers), (stream,))
+            for sublayers in dict.fromkeys(config.blocks)
         }
     return ends | {
         _block_kind(window, routed, config): _DistinctLayer(
