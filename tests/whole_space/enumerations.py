@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from phaze_opt.spec.space import Space
@@ -126,6 +127,21 @@ CASES: dict[str, dict[str, Any]] = {
             zero=[0, 3],
             expert_parallel={"solve": [2, 8]},
             expert_tensor_parallel={"solve": [0, 1, 2]},
+        ),
+    },
+    "hybrid": {
+        "model": str(Path(__file__).parents[1] / "data" / "hybrids" / "nemotron_h.json"),
+        "optimizer": "adam",
+        "cluster": "dgx-h100",
+        "tensor_parallel": (1, 2),
+        "space": Space(
+            "tpuv4-lanes",
+            num_tc=[2, 8],
+            glb_mib=[16, 64],
+            hbm_gib=[0.5, 4],
+            zero=[0, 1],
+            expert_parallel={"solve": [1, 8]},
+            recompute=["none", "full"],
         ),
     },
     "contexts": {
