@@ -37,6 +37,7 @@ from phaze_opt.validation.own_operators import validate_own_operators
 from phaze_opt.validation.own_runs import validate_own_runs
 from phaze_opt.validation.products import validate_best_products, validate_products
 from phaze_opt.validation.runs import validate_run_memory, validate_run_times
+from phaze_opt.validation.scans import validate_scans
 from phaze_opt.validation.sustained_products import validate_sustained_products
 from phaze_opt.validation.trace import validate_trace
 
@@ -51,6 +52,7 @@ PREDICTORS: Mapping[ValidationGroup, tuple[Callable[[], list[ValidationTable]], 
         validate_casts,
         validate_single_operators,
         validate_norms,
+        validate_scans,
         validate_expert_layers,
         validate_trace,
     ),

@@ -110,11 +110,23 @@ class DeltaNet:
 
 
 class KernelWork(NamedTuple):
-    """The work of one kernel; ``surplus_flops`` of its products are no part of the model."""
+    """The work of one kernel.
+
+    Attributes
+    ----------
+    gemms, vector
+        Products, and vector work beside them.
+    surplus_flops
+        Those of the products that are no part of the model.
+    apart
+        Vector work on operands, for which the products wait: kernels with one stream of
+        instructions do not overlap the two.
+    """
 
     gemms: tuple[Gemm, ...] = ()
     vector: tuple[VectorWork, ...] = ()
     surplus_flops: int = 0
+    apart: tuple[VectorWork, ...] = ()
 
 
 def chunks_of(tokens: int, chunk: int) -> int:
@@ -207,7 +219,7 @@ class ScanShape:
     def chunk_scan(self) -> KernelWork:
         """Return masked scores times inputs, and queries times states, summed in one place."""
         gemm = Gemm(m=self.chunk, n=self.width, k=self.chunk + self.state, batch=self._by_head)
-        return KernelWork((gemm,), (*self._masked(2), *self._on_tokens("multiply", 2)))
+        return KernelWork((gemm,), self._on_tokens("multiply", 2), apart=self._masked(2))
 
     # The backward.
 
@@ -222,8 +234,8 @@ class ScanShape:
 
     def chunk_inputs_gradient(self) -> KernelWork:
         """Return the gradient of the inputs, by the scores and by the states at once."""
-        (gemm,), vector, _ = self.chunk_scan()
-        return KernelWork((gemm,), (*vector, *self._on_tokens("reduce", 2)))
+        forward = self.chunk_scan()
+        return forward._replace(vector=(*forward.vector, *self._on_tokens("reduce", 2)))
 
     def chunk_keys_gradient(self) -> KernelWork:
         """Return the gradient of keys by the states, summed over the heads of a group."""
@@ -239,7 +251,7 @@ class ScanShape:
     def chunk_scores_gradient(self) -> KernelWork:
         """Return the gradient of the scores, summed over the heads of a group."""
         gemm = Gemm(m=self.chunk, n=self.chunk, k=self.width, batch=self._by_head)
-        return KernelWork((gemm,), self._masked(3))
+        return KernelWork((gemm,), apart=self._masked(3))
 
     def scores_gradient(self) -> KernelWork:
         """Return the gradient of keys, or of queries, by the scores; it is added up."""
@@ -248,9 +260,10 @@ class ScanShape:
 
     def chunk_decay_gradient(self) -> KernelWork:
         """Return the gradient of the decay in a chunk, by the gradient of the scores once more."""
-        (gemm,), vector, _ = self.chunk_scores_gradient()
+        again = self.chunk_scores_gradient()
         summed = VectorWork("reduce", self._by_head * self.chunk, self.chunk)
-        return KernelWork((gemm,), (*vector, summed), gemm.flops)
+        flops = sum(gemm.flops for gemm in again.gemms)
+        return again._replace(vector=(summed,), surplus_flops=flops)
 
     def step_sizes_backward(self) -> KernelWork:
         """Return the gradients of the steps, of their bias and of the decay."""
@@ -316,7 +329,8 @@ class DeltaShape:
     def delta_scores(self) -> KernelWork:
         """Return keys times scaled keys of a chunk."""
         gemm = self._in_chunks(self.chunk, self.chunk, self.key)
-        return KernelWork((gemm,), (*self._masked(), self._on_chunks("multiply", self.key)))
+        scaled = self._on_chunks("multiply", self.key)
+        return KernelWork((gemm,), (scaled,), apart=self._masked())
 
     def invert_triangles(self) -> KernelWork:
         """Return the inverse of the triangular matrices: rows within blocks, and blocks.
@@ -351,9 +365,8 @@ class DeltaShape:
         """Return masked scores times new values, and queries times states, summed in one place."""
         scores = self._in_chunks(self.chunk, self.chunk, self.key)
         result = self._in_chunks(self.chunk, self.value, self.chunk + self.key)
-        return KernelWork(
-            (scores, result), (*self._masked(), self._on_chunks("multiply", self.value))
-        )
+        scaled = self._on_chunks("multiply", self.value)
+        return KernelWork((scores, result), (scaled,), apart=self._masked())
 
     # The backward.
 
@@ -361,7 +374,7 @@ class DeltaShape:
         """Return the gradient of new values by the scores, which are computed again."""
         scores = self._in_chunks(self.chunk, self.chunk, self.key)
         result = self._in_chunks(self.chunk, self.value, self.chunk)
-        return KernelWork((scores, result), self._masked(), scores.flops)
+        return KernelWork((scores, result), (), scores.flops, self._masked())
 
     def delta_states_gradient(self) -> KernelWork:
         """Return the gradients of the states, and of new values by them."""
@@ -376,9 +389,9 @@ class DeltaShape:
         again = self._in_chunks(self.chunk, self.chunk, self.key)
         each = self._in_chunks(self.chunk, self.key, self.value + self.chunk)
         left = self._in_chunks(self.chunk, self.key, self.value)
-        vector = (*self._masked(), self._on_chunks("multiply", self.key))
-        summed = self._on_chunks("reduce", self.chunk)
-        return KernelWork((scores, again, each, each, left), (*vector, summed), again.flops)
+        vector = self._on_chunks("multiply", self.key), self._on_chunks("reduce", self.chunk)
+        gemms = scores, again, each, each, left
+        return KernelWork(gemms, vector, again.flops, self._masked())
 
     def delta_pairs_gradient(self) -> KernelWork:
         """Return the gradients of keys, values and their scale through the triangular matrices."""
@@ -388,7 +401,8 @@ class DeltaShape:
         through = [self._in_chunks(chunk, chunk, chunk)] * 2
         again = self._in_chunks(chunk, chunk, key)
         by_scores = [self._in_chunks(chunk, key, chunk)] * 2
-        vector = (*self._masked(), *(self._on_chunks("multiply", size) for size in (key, value)))
+        vector = [self._on_chunks("multiply", size) for size in (key, value)]
         surplus = again.flops + sum(gemm.flops for gemm in through)
         gemms = (*of_inverse, *operands, *through, again, *by_scores)
-        return KernelWork(gemms, (*vector, self._on_chunks("reduce", key)), surplus)
+        summed = self._on_chunks("reduce", key)
+        return KernelWork(gemms, (*vector, summed), surplus, self._masked())

@@ -140,13 +140,19 @@ def _permute_rows(node: fx.Node) -> tuple[NodeWork, ...]:
 def _chunked(
     shape: type[ScanShape] | type[DeltaShape], kernel: str
 ) -> Callable[[fx.Node], tuple[NodeWork, ...]]:
-    """Return the handler of a kernel of a recurrence, whose last argument are its sizes."""
+    """Return the handler of a kernel of a recurrence, whose last argument are its sizes.
+
+    What does not overlap its products is a piece of its own.
+    """
 
     def handle(node: fx.Node) -> tuple[NodeWork, ...]:
         own: KernelWork = getattr(shape(*cast(Sequence[int], node.args[-1])), kernel)()
         again = node.args[-2] is True
         surplus = sum(gemm.flops for gemm in own.gemms) if again else own.surplus_flops
-        return (NodeWork(own.gemms, own.vector, surplus_flops=surplus),)
+        whole = NodeWork(own.gemms, own.vector, surplus_flops=surplus)
+        if not own.apart:
+            return (whole,)
+        return NodeWork(vector=own.apart, operands=(), results=(), suffix="_decay"), whole
 
     return handle
 
