@@ -20,6 +20,7 @@ Modules
 ``expert_kernels``       routing, grouped products and activation of experts
 ``user_module``          the user's own module: `user_module.capture`
 ``module_trace``         one microbatch of a whole module, traced and cut
+``loops``                scans of a user's module as loops of their body
 ``repeated_layers``      a deep module's equal layers, traced once
 ``parallel_plan``        a user's module split over a tensor-parallel group by a plan
 ``own_experts``          routed experts of a user's module, declared in a plan

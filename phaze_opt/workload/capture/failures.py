@@ -49,6 +49,11 @@ _NUMBERS = (
     "write it with products and elementwise operators, or prepare its result as an input",
 )
 
+_POINTWISE = (
+    "this mode of associative_scan is for compiled kernels only",
+    'leave combine_mode out, or say combine_mode="generic"',
+)
+
 _ENDING = (
     "it ends the program",
     "raise an error where something is wrong, and else return the module and its inputs",
@@ -56,6 +61,7 @@ _ENDING = (
 
 _REASONS = (
     ("SystemExit", _ENDING),
+    ("combine_mode='pointwise'", _POINTWISE),
     ("_fft_", _FOURIER),
     ("fft", _FOURIER),
     ("_local_scalar_dense", _VALUES),

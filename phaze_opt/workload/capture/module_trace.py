@@ -22,6 +22,7 @@ from phaze_opt.workload.capture.aot import trace_function
 from phaze_opt.workload.capture.failures import unknown_products_located
 from phaze_opt.workload.capture.layer import LayerNodes, TracedModel
 from phaze_opt.workload.capture.layer_cuts import Segments, cut_into_layers, find_layers
+from phaze_opt.workload.capture.loops import scans_as_loops
 from phaze_opt.workload.capture.own_experts import OwnExperts
 from phaze_opt.workload.capture.parallel_plan import SplitModule
 from phaze_opt.workload.capture.repeated_layers import (
@@ -189,6 +190,7 @@ class _ModuleTracer:
             self.segments.marking(self.layers),
             repeats.closing(self.layers) if repeats else nullcontext(),
             _whole_kernels(),
+            scans_as_loops(),
             self._split.running() if self._split else nullcontext(),
         ):
             result = torch.func.functional_call(self._module, tensors, positional, keywords)
