@@ -181,10 +181,10 @@ class PointOptions:
             "of steps before."
         ),
     ] = "current"
-    fp8_column_copies: Annotated[
+    fp8_transposes: Annotated[
         bool | None,
         typer.Option(
-            "--fp8-column-copies/--no-fp8-column-copies",
+            "--fp8-transposes/--no-fp8-transposes",
             help="Products in fp8 read by columns from transposed copies; as the chip needs.",
             show_default=False,
         ),
@@ -380,7 +380,7 @@ class PointOptions:
             bf16_layers_at_start=self.bf16_layers_at_start,
             bf16_layers_at_end=self.bf16_layers_at_end,
             fp8_scaling=self.fp8_scaling,
-            fp8_column_copies=self.fp8_column_copies,
+            fp8_transposes=self.fp8_transposes,
             **self._fp8_weights(),
             context_parallel=self.context_parallel,
             context_kind=self.context_kind,

@@ -335,7 +335,7 @@ class Training:
         those of steps before, so that the cast is part of the kernel that makes the tensor. The
         largest elements are then exchanged by all devices in one message of a few bytes per
         microbatch and direction, which is not counted.
-    fp8_column_copies
+    fp8_transposes
         Whether products in ``fp8`` read operands by columns from a copy of their own, transposed,
         as Hopper needs it; the recipes with scales of rows or blocks always do. As the chip does
         where it is not said (`phaze_opt.hardware.accelerator.Accelerator`).
@@ -403,7 +403,7 @@ class Training:
     bf16_layers_at_start: int = 0
     bf16_layers_at_end: int = 0
     fp8_scaling: Fp8Scaling = "current"
-    fp8_column_copies: bool | None = None
+    fp8_transposes: bool | None = None
 
     def __repr__(self) -> str:
         return short_repr(self)
@@ -594,7 +594,7 @@ class Training:
     @property
     def narrow_copies(self) -> int:
         """How many narrow copies of an operand its three products read: by rows, and by columns."""
-        return 1 if self.precision == "fp8" and self.fp8_column_copies is False else 2
+        return 1 if self.precision == "fp8" and self.fp8_transposes is False else 2
 
     @property
     def is_narrow(self) -> bool:

@@ -134,11 +134,11 @@ def training_on(accelerator: Accelerator, training: Training) -> Training:
     """
     if training.precision != "fp8":
         return training
-    if training.fp8_column_copies is None:
-        return replace(training, fp8_column_copies=accelerator.fp8_column_copies)
-    if accelerator.fp8_column_copies and not training.fp8_column_copies:
+    if training.fp8_transposes is None:
+        return replace(training, fp8_transposes=accelerator.fp8_column_copies)
+    if accelerator.fp8_column_copies and not training.fp8_transposes:
         raise InputError(
-            "fp8_column_copies is off, but products of the chip read fp8 by columns from "
+            "fp8_transposes is off, but products of the chip read fp8 by columns from "
             "transposed copies only (its fp8_column_copies is true)."
         )
     return training

@@ -56,7 +56,7 @@ HANDLED: Mapping[str, Mapping[str, tuple[object, ...]]] = {
         "bf16_layers_at_start": _EVERY,  # of the variant
         "bf16_layers_at_end": _EVERY,
         "fp8_scaling": ("current", "delayed"),
-        "fp8_column_copies": (None, False, True),
+        "fp8_transposes": (None, False, True),
     },
     "Accelerator": dict.fromkeys(
         (
@@ -103,10 +103,10 @@ def check_handled(training: Training, accelerators: Sequence[Accelerator] = ()) 
     if training.is_narrow:
         for accelerator in accelerators:
             check_precisions(accelerator, training)
-            unsaid = training.precision == "fp8" and training.fp8_column_copies is None
+            unsaid = training.precision == "fp8" and training.fp8_transposes is None
             if unsaid and not accelerator.fp8_column_copies:
                 raise InputError(
-                    "The bounds do not know fp8_column_copies = None of Training for a chip whose "
+                    "The bounds do not know fp8_transposes = None of Training for a chip whose "
                     "products read fp8 in every layout; phaze_opt.hardware.buildable.training_on "
                     "says it."
                 )

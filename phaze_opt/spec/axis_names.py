@@ -22,13 +22,11 @@ from phaze_opt.training import Training
 
 AxisKind = Literal["chip", "network", "training"]
 
-_NOT_SEARCHED = ("concurrent_operators", "tdp_w")
-_OF_TRAINING = ("fp8_column_copies",)
-"""Names of fields of the chip that name an option of the training run too."""
+_NOT_SEARCHED = ("concurrent_operators", "tdp_w", "fp8_column_copies")
 CHIP_FIELDS = {
     name: kind
     for name, kind in FIELD_TYPES.items()
-    if not name.startswith(CALIBRATION) and name not in (*_NOT_SEARCHED, *_OF_TRAINING)
+    if not name.startswith(CALIBRATION) and name not in _NOT_SEARCHED
 }
 """Type of every field of `Accelerator` that may be an axis."""
 

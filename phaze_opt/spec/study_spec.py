@@ -208,7 +208,7 @@ class StudySpec:
     dispatcher, expert_imbalance, precision, fp8_primary_weights, fp8_param_gather, \
     attention_precision, accumulation_dtype, context_parallel, context_kind, recompute_parts, \
     fused_accumulation, expert_tensor_parallel, expert_capacity
-    fused_accumulation, bf16_layers_at_start, bf16_layers_at_end, fp8_scaling, fp8_column_copies
+    fused_accumulation, bf16_layers_at_start, bf16_layers_at_end, fp8_scaling, fp8_transposes
         Options of the training run, as in `phaze_opt.training.Training`, unless they are axes of
         the space. An interleave above 1 implies the interleaved pipeline schedule.
     workloads
@@ -279,7 +279,7 @@ class StudySpec:
     bf16_layers_at_start: int = 0
     bf16_layers_at_end: int = 0
     fp8_scaling: Fp8Scaling = "current"
-    fp8_column_copies: bool | None = None
+    fp8_transposes: bool | None = None
     placement: PlacementChoice = "solve"
 
     def __post_init__(self) -> None:

@@ -67,7 +67,7 @@ trainings = st.builds(
     attention_precision=st.sampled_from(["bf16", "bf16", *ATTENTION_PRECISIONS]),
     fused_accumulation=st.booleans(),
     bf16_layers_at_end=st.sampled_from([0, 0, 1]),
-    fp8_column_copies=st.booleans(),
+    fp8_transposes=st.booleans(),
 )
 
 

@@ -76,7 +76,7 @@ OTHER: dict[str, str] = {
     "bf16_layers_at_start": "1",
     "bf16_layers_at_end": "2",
     "fp8_scaling": '"delayed"',
-    "fp8_column_copies": "true",
+    "fp8_transposes": "true",
 }
 _FP8 = {"optimizer": '"adam"', "precision": '"fp8"'}
 NEEDS: dict[str, dict[str, str]] = {
@@ -166,7 +166,7 @@ AXES: dict[str, list[Any]] = {
     "bf16_layers_at_start": [0, 1],
     "bf16_layers_at_end": [0, 2],
     "fp8_scaling": ["current", "delayed"],
-    "fp8_column_copies": [False, True],
+    "fp8_transposes": [False, True],
     "fp8_ratio": [2.0, 1.0],
     "fp4_ratio": [4.0, 2.0],
     "int8_ratio": [2.0, 1.0],

@@ -13,7 +13,7 @@ import pytest
 from phaze_opt.bounds import box_order
 from phaze_opt.errors import ConflictError, InputError
 from phaze_opt.spec.space import Space
-from phaze_opt.spec.study_spec import StudySpec
+from phaze_opt.spec.study_spec import AreaSpec, StudySpec
 from phaze_opt.study.study import Study, create_study
 from phaze_opt.whole_space import verifying, verifying_boxes, verifying_chips
 from phaze_opt.whole_space.certificate import Certificate, read_certificate, write_certificate
@@ -207,5 +207,31 @@ def test_a_space_of_experts_and_precisions_is_verified(tmp_path: Path, name: str
     study = create_study(spec, f"sqlite:///{tmp_path / 'a.db'}")
     found = enumerate_study(study, top=TOP)
     assert found is not None and found.status == "certified"
+    checks = verify(certificate_of(study, found, TOP), engine_of(study), None)
+    assert all(check.checked > 0 for check in checks if check.of > 0)
+
+
+def test_copies_that_a_chip_needs_are_bounded_too(tmp_path: Path) -> None:
+    """On a chip whose products read fp8 in every layout, with one copy and with two of them."""
+    own = {
+        "model": "llama:layers=3,hidden=1024,heads=8,kv_heads=4,ffn=2048,sequence=512,vocab=8000",
+        "cluster": "dgx-b200",
+        "optimizer": "adam",
+        "precision": "fp8",
+        "baselines": ("b200",),
+        "area": AreaSpec(max_mm2=1e5),
+        "space": Space(
+            "b200",
+            num_tc=[74, 148],
+            hbm_gib=[0.5, 8],
+            fp8_transposes=[False, True],
+        ),
+    }
+    study = create_study(
+        StudySpec(**({"name": "copies"} | RUN | own)), f"sqlite:///{tmp_path / 'a.db'}"
+    )
+    found = enumerate_study(study, top=TOP)
+    assert found is not None and found.status == "certified"
+    assert dict(found.top[0].point)["fp8_transposes"] is False
     checks = verify(certificate_of(study, found, TOP), engine_of(study), None)
     assert all(check.checked > 0 for check in checks if check.of > 0)

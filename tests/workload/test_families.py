@@ -236,7 +236,6 @@ def test_a_chunk_is_a_short_sequence(chunk: int) -> None:
         ({"unrotated_layers": (1,)}, "layers from 0 to 0"),
         ({"unrotated_layers": (0,), "positions": "learned"}, "needs rotary positions"),
         ({"norm_parameters": "none"}, "needs layer_norm"),
-        ({"activation": "relu2", "experts": Experts(4, 2, 8)}, "another one with experts"),
         ({"activation": "relu3"}, "it must be gelu or relu or relu2"),
     ],
 )

@@ -81,7 +81,7 @@ def test_scales_of_steps_before_are_of_fp8() -> None:
 def test_one_copy_serves_rows_and_columns(precision: PrecisionName, tensor: int) -> None:
     """In fp8 casts write one copy of a byte; every other recipe keeps both to the bit."""
     both, one = (
-        _graphs(tensor, precision=precision, fp8_column_copies=copies) for copies in (True, False)
+        _graphs(tensor, precision=precision, fp8_transposes=copies) for copies in (True, False)
     )
     if precision != "fp8":
         assert both == one
@@ -103,11 +103,11 @@ def test_one_copy_serves_rows_and_columns(precision: PrecisionName, tensor: int)
 def test_weights_have_one_copy_where_the_chip_reads_every_layout() -> None:
     """Two bytes of a weight in bf16 with one or two of its copies; casts write as many."""
     two = Training(8, precision="fp8", optimizer="adam", zero=1)
-    one = replace(two, fp8_column_copies=False)
+    one = replace(two, fp8_transposes=False)
     assert (two.state.copy_bytes, one.state.copy_bytes) == (2, 1)
     assert (two.cast_bytes, one.cast_bytes) == (4, 3)
     both = replace(two, fp8_primary_weights=True, fp8_param_gather=True)
-    single = replace(both, fp8_column_copies=False)
+    single = replace(both, fp8_transposes=False)
     assert (both.state.weight_bytes, single.state.weight_bytes) == (2, 1)
     assert (both.cast_bytes, single.cast_bytes) == (2, 0)  # nothing is transposed
     assert replace(one, precision="mxfp8").state == replace(two, precision="mxfp8").state
@@ -123,10 +123,10 @@ def test_chips_say_what_they_need(chip: str) -> None:
     assert accelerator.fp8_column_copies is (chip not in BLACKWELL)
     assert training_on(accelerator, training).narrow_copies == (1 if chip in BLACKWELL else 2)
     assert training_on(accelerator, Training(8)) == Training(8)
-    assert training_on(accelerator, replace(training, fp8_column_copies=True)).narrow_copies == 2
+    assert training_on(accelerator, replace(training, fp8_transposes=True)).narrow_copies == 2
     if chip not in BLACKWELL:
         with pytest.raises(InputError, match="transposed copies only"):
-            training_on(accelerator, replace(training, fp8_column_copies=False))
+            training_on(accelerator, replace(training, fp8_transposes=False))
 
 
 def test_a_batch_takes_no_longer_with_one_copy_or_known_scales() -> None:
@@ -135,7 +135,7 @@ def test_a_batch_takes_no_longer_with_one_copy_or_known_scales() -> None:
     with_copies = replace(own, fp8_column_copies=True)
     one, stated, two = (
         _evaluated(own),
-        _evaluated(own, fp8_column_copies=True),
+        _evaluated(own, fp8_transposes=True),
         _evaluated(with_copies),
     )
     assert stated == two
