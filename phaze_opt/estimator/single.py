@@ -13,6 +13,7 @@ from numbers import Integral
 
 from phaze_opt.choices import Layout
 from phaze_opt.errors import InputError, unknown_name
+from phaze_opt.estimator.chips import hbm_flow_bytes
 from phaze_opt.estimator.isolated import estimate_isolated
 from phaze_opt.estimator.operator_table import operator_table
 from phaze_opt.estimator.power_limit import LAYOUTS, accumulator_s
@@ -393,7 +394,7 @@ def _single(
         glb_bytes=float(mode.glb_s[0])
         * accelerator.glb_bytes_per_cycle
         * (accelerator if alone.sustained else accelerator.in_burst).sustained_clock_hz,
-        hbm_bytes=float(mode.hbm_s[0]) * accelerator.sustained_hbm_bytes_per_s,
+        hbm_bytes=float(hbm_flow_bytes(mode.hbm_s, accelerator.sustained_hbm_bytes_per_s)[0]),
         tiling=plan[0] if plan else None,
         further_tilings=plan[1:],
     )
