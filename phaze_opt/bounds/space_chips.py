@@ -1,8 +1,9 @@
 """The chips of a space that a study allows, sorted into boxes of equal peak rates.
 
 Chips that differ only in the size of the HBM are one architecture: only the placement depends on
-that size, as long as none of them has no HBM. Architectures with equal numbers of processing elements and lanes, and equal memories,
-are one box: their rooflines are equal (`phaze_opt.estimator.rooflines`).
+that size, as long as none of them has no HBM. Architectures with equal numbers of processing
+elements and lanes, and equal memories, are one box: their rooflines are equal
+(`phaze_opt.estimator.rooflines`).
 """
 
 from __future__ import annotations
