@@ -195,6 +195,8 @@ def estimate_attention(
     peak = (
         2.0 * used * accelerator.pe_x * accelerator.pe_y * accelerator.in_burst.sustained_clock_hz
     )
+    # A kernel may be measured on a chip whose products in this precision nobody states.
+    peak *= accelerator.nominal_rate(precision) or 1.0
     useful = shape.scores.visible / shape.scores.elements
     alone = _Alone(accelerator, used, call_overhead_s, sustained=sustained)
     return _single(graph, alone, graph.flops * useful / peak)
