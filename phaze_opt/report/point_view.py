@@ -88,9 +88,11 @@ def _silicon_words(first: Evaluation, second: Evaluation) -> str:
         words += f", on {devices[1]:,} devices against {devices[0]:,}"
     areas = first.area_mm2, second.area_mm2
     known = [area for area in areas if area is not None]
-    if len(known) == 1:
+    if not known:
+        words += ", and no area is known of either chip"
+    elif len(known) == 1:
         words += f", and no area is known of the chip of {'B' if areas[1] is None else 'A'}"
-    elif len(known) == 2 and known[0] != known[1]:
+    elif known[0] != known[1]:
         words += f", with {known[1] / known[0]:.3g} times the area per chip"
     return words
 

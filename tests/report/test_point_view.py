@@ -33,3 +33,4 @@ def test_two_points_are_compared_with_their_silicon() -> None:
     assert "on 8 devices against 4." in compared(small, on("tpuv4-lanes", 8))
     assert "no area is known of the chip of B." in compared(small, on("wse2"))
     assert "no area is known of the chip of A." in compared(on("wse2"), small)
+    assert "no area is known of either chip." in compared(on("wse2"), on("mi300x"))
