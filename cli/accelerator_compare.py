@@ -15,6 +15,7 @@ from phaze_opt.units import format_number
 from .output import JsonOption, PresetArgument, print_json, print_rows, print_table, takes
 
 if TYPE_CHECKING:
+    from phaze_opt.hardware.chip_file import AcceleratorPreset
     from phaze_opt.spec.axes import Scalar
     from phaze_opt.spec.study_spec import StudySpec
     from phaze_opt.study.baselines import BaselineRun
@@ -150,11 +151,12 @@ def compare(
     Example: phaze-opt accelerator compare tpuv4-lanes winner.toml --model bert-large --attention
     solve --cluster tpuv4-ici-flat --devices 1024 --global-batch 4096
     """
-    from phaze_opt.hardware.presets import load_accelerator
+    from phaze_opt.hardware.presets import find_accelerator
     from phaze_opt.report.tables import accelerator_numbers
 
     names = ("first", "second") if first == second else (first, second)
-    chips = load_accelerator(first), load_accelerator(second)
+    presets = find_accelerator(first), find_accelerator(second)
+    chips = presets[0].accelerator, presets[1].accelerator
     numbers, other = (accelerator_numbers(chip) for chip in chips)
     rows = [
         _row(name, names, (numbers[name], other[name]))
@@ -166,7 +168,7 @@ def compare(
         from phaze_opt.study.baselines import train_at_best
 
         spec = options.spec()
-        words = options.words(spec)
+        words = options.words(spec) + _silicon_words(names, presets)
         searched = _searched(spec)
         numbers, other = (_achieved(run, searched) for run in train_at_best(spec, chips))
         rows += [_row(name, names, (numbers[name], other[name])) for name in numbers]
@@ -179,6 +181,27 @@ def compare(
 
         print_table(sentence(words))
     print_rows([_in_units(row, names) for row in rows] or [{"difference": "none"}], as_json)
+
+
+def _silicon_words(
+    names: tuple[str, str], presets: tuple[AcceleratorPreset, AcceleratorPreset]
+) -> str:
+    """Say that devices are compared one by one, where the area of one of them is not known.
+
+    A device may be a die or a whole wafer.
+    """
+    unknown = [
+        name
+        for name, preset in zip(names, presets, strict=True)
+        if preset.accelerator.area_mm2 is None
+    ]
+    if not unknown:
+        return ""
+    devices = "; ".join(preset.description or preset.name for preset in presets)
+    return (
+        f" As many devices of each, however much silicon one is (no area is known of "
+        f"{' and '.join(unknown)}): {devices}."
+    )
 
 
 def _chosen(name: str, given: str, solved: Sequence[Scalar]) -> list[Scalar]:

@@ -52,12 +52,18 @@ def batch_energy_by_level_j(
         + after_first * (1.0 / shards.gradients) * optimizer.accumulation_bytes * added_share
         + solved.microbatches * sum(training.copy_bytes)
     )
-    energy_j["hbm"] += parameters * update_bytes * joules.hbm_j_per_byte
+    memory, j_per_byte = "hbm", joules.hbm_j_per_byte
+    if not accelerator.has_hbm:
+        # Half of the bytes are read from the global buffer, and half are written to it.
+        memory = "glb"
+        of_glb = joules.glb_read_j_per_byte + joules.glb_write_j_per_byte
+        j_per_byte = float(of_glb[0, 0]) / 2.0
+    energy_j[memory] += parameters * update_bytes * j_per_byte
     if elsewhere and shards.optimizer > 1:
         moved_bytes = training.step_bytes / shards.optimizer
         if shards.gradients > 1:
             moved_bytes += after_first * optimizer.accumulation_bytes / shards.gradients
-        energy_j["hbm"] += elsewhere * moved_bytes * joules.hbm_j_per_byte
+        energy_j[memory] += elsewhere * moved_bytes * j_per_byte
     sent_bytes = sum(
         exchange.sent_bytes for stage in solved.stages for exchange in stage.communication
     )

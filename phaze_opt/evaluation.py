@@ -299,7 +299,7 @@ def with_recompute_solved(point: Point, cache: ScheduleCache | None = None) -> P
     def time_s(training: Training, *, is_roomy: bool = False) -> float:
         changed = replace(point, training=training)
         if is_roomy:
-            chip = replace(point.accelerator, hbm_bytes=_ROOMY_BYTES)
+            chip = point.accelerator.with_memory_bytes(_ROOMY_BYTES)
             changed = replace(changed, accelerator=chip, power_limit_w=None)
         found = evaluate_one(changed, known).time_per_batch_s
         return math.inf if found is None else found

@@ -200,8 +200,8 @@ def _problem(
         layers=layers,
         cluster=chip.cluster,
         training=training,
-        hbm_usable_bytes=accelerator.usable_hbm_bytes,
-        hbm_bytes_per_s=accelerator.sustained_hbm_bytes_per_s,
+        hbm_usable_bytes=accelerator.usable_memory_bytes,
+        hbm_bytes_per_s=accelerator.memory_bytes_per_s,
         step_parameters_per_s=_lanes_per_s(chip, f"{training.optimizer}_update"),
         accumulation_parameters_per_s=_lanes_per_s(chip, "add"),
         collective_core_share=accelerator.calibration.collective_core_share,
@@ -243,10 +243,8 @@ def chip_rates(chips: Sequence[Chip], training: Training) -> ChipRates:
     accelerators = [chip.accelerator for chip in chips]
     update = f"{training.optimizer}_update"
     return ChipRates(
-        hbm_usable_bytes=np.array([accelerator.usable_hbm_bytes for accelerator in accelerators]),
-        hbm_bytes_per_s=np.array(
-            [accelerator.sustained_hbm_bytes_per_s for accelerator in accelerators]
-        ),
+        hbm_usable_bytes=np.array([chip.usable_memory_bytes for chip in accelerators]),
+        hbm_bytes_per_s=np.array([chip.memory_bytes_per_s for chip in accelerators]),
         step_parameters_per_s=np.array([_lanes_per_s(chip, update) for chip in chips]),
         accumulation_parameters_per_s=np.array([_lanes_per_s(chip, "add") for chip in chips]),
         collective_core_share=np.array(

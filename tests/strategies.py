@@ -43,7 +43,7 @@ any_accelerators = st.builds(
     pe_vc=st.integers(1, 2048),
     glb_bytes=st.integers(2 * MIB, 256 * MIB),
     glb_bytes_per_cycle=st.sampled_from([512.0, 4096.0, 16384.0]),
-    hbm_bytes=st.sampled_from([16 * GIB, 80 * GIB]),
+    hbm_bytes=st.sampled_from([16 * GIB, 80 * GIB, 0]),
     hbm_bytes_per_s=st.sampled_from([2e11, 1.2e12, 8e12]),
     clock_hz=st.sampled_from([4e8, 1.05e9, 2.1e9]),
     l2_tc_bytes=st.sampled_from([2**18, 2**20]),
@@ -77,7 +77,7 @@ any_accelerators = st.builds(
     fp4_ratio=st.sampled_from([2.0, 4.0]),
     int8_ratio=st.sampled_from([0.5, 2.0]),
 )
-"""Chips with cores, arrays, buffers, rates and calibrations of any kind, also of no paper."""
+"""Chips with cores, arrays, memories, rates and calibrations of any kind, also of no paper."""
 
 
 def attention_shapes(

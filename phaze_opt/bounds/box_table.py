@@ -21,13 +21,14 @@ from phaze_opt.bounds.axis_groups import (
     Columns,
     areas_mm2,
 )
+from phaze_opt.bounds.chip_columns import may_lack_hbm
 from phaze_opt.errors import InputError
 from phaze_opt.hardware.area import AREA_FIELDS
 from phaze_opt.hardware.buildable import buffers_fit
 from phaze_opt.spec.axes import Derived
 from phaze_opt.spec.axis_names import field_of
 from phaze_opt.spec.frozen import ResolvedStudy
-from phaze_opt.spec.space import MOST_CHIPS, Space
+from phaze_opt.spec.space import MOST_CHIPS
 from phaze_opt.units import GIB
 
 MOST_BOXES = 5_000_000
@@ -306,11 +307,12 @@ def _rate_names(study: ResolvedStudy) -> list[str]:
     """Return the names of the rates, as `box_rates` has them."""
     space = study.spec.space
     # On cores, rooflines depend only by the numbers of processing elements and lanes; on the size
-    # of the global buffer, only with residency.
+    # of the global buffer, only with residency, or where it is the memory.
     unseen = {*TENSOR_CORES, *VECTOR_CORES}
-    if not any((*space.values_of("residency"), study.spec.residency)):
+    residency = any((*space.values_of("residency"), study.spec.residency))
+    if not (residency or may_lack_hbm(study)):
         unseen.add("glb_bytes")
-    if any(is_hbm_alone(space, name) for name in space.searched):
+    if any(is_hbm_alone(study, name) for name in space.searched):
         unseen.add("hbm_bytes")
     seen = [name for name in space.varying_fields if name not in unseen]
     names = [name for name in AREA_FIELDS if name in seen]
@@ -321,10 +323,11 @@ def _rate_names(study: ResolvedStudy) -> list[str]:
     return names if study.base.exponentials_per_cycle is None else [*names, "vector_cores"]
 
 
-def is_hbm_alone(space: Space, name: str) -> bool:
-    """Whether an axis is the size of the HBM, from which nothing else follows."""
-    follows = any(isinstance(a, Derived) and a.source == name for a in space.axes.values())
-    return field_of(name) == "hbm_bytes" and not follows
+def is_hbm_alone(study: ResolvedStudy, name: str) -> bool:
+    """Whether an axis is the size of the HBM, from which nothing follows but what fits."""
+    axes = study.spec.space.axes.values()
+    follows = any(isinstance(axis, Derived) and axis.source == name for axis in axes)
+    return field_of(name) == "hbm_bytes" and not (follows or may_lack_hbm(study))
 
 
 def _allowed(

@@ -74,7 +74,9 @@ class BoxTree:
         """Halve a region of several boxes where its rates differ most, at the geometric mean."""
         rates = self._rising[:, region.boxes]
         low, high = rates.min(axis=1), rates.max(axis=1)
-        widest = int(np.argmax(high / low))
+        # A chip without HBM may state a bandwidth of 0, and all of a region may.
+        ratio = np.where(high > 0.0, np.inf, 1.0)
+        widest = int(np.argmax(np.divide(high, low, where=low > 0.0, out=ratio)))
         lower = rates[widest] <= np.sqrt(low[widest] * high[widest])
         # The mean of neighbours may round to the upper one.
         lower &= rates[widest] < high[widest]

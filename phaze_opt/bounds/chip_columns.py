@@ -140,6 +140,14 @@ def values_in_si(space: Space, field: str) -> list[Any]:
     return [_in_si(name, value) for name in names for value in _values_of(space, name)[1]]
 
 
+def may_lack_hbm(study: ResolvedStudy) -> bool:
+    """Whether chips of a study's space may have no HBM, so that more than memory follows from it.
+
+    Their operators read nothing from it, and the size of the global buffer is that of the memory.
+    """
+    return 0 in (values_in_si(study.spec.space, "hbm_bytes") or [study.base.hbm_bytes])
+
+
 def _values_of(space: Space, name: str) -> tuple[str, list[Scalar]]:
     """Return the root of an axis, and the value of the axis for each value of the root.
 

@@ -41,5 +41,5 @@ class NeedlessMemory:
         key = tuple((name, value) for name, value in point.values if kind_of(name) != "chip")
         if key not in self._most_bytes:
             self._most_bytes[key] = self.study_bounds.most_held_bytes(design)
-        usable_bytes = replace(chip, hbm_bytes=int(smaller.max())).usable_hbm_bytes
+        usable_bytes = replace(chip, hbm_bytes=int(smaller.max())).usable_memory_bytes
         return usable_bytes >= self._most_bytes[key]

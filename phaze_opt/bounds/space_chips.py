@@ -1,8 +1,9 @@
 """The chips of a space that a study allows, sorted into boxes of equal peak rates.
 
 Chips that differ only in the size of the HBM are one architecture: only the placement depends on
-that size. Architectures with equal numbers of processing elements and lanes, and equal memories,
-are one box: their rooflines are equal (`phaze_opt.estimator.rooflines`).
+that size, as long as none of them has no HBM. Architectures with equal numbers of processing
+elements and lanes, and equal memories, are one box: their rooflines are equal
+(`phaze_opt.estimator.rooflines`).
 """
 
 from __future__ import annotations
@@ -17,7 +18,12 @@ import numpy as np
 from phaze_opt.arrays import FloatArray, IntArray
 from phaze_opt.bounds.axis_groups import allowed_groups
 from phaze_opt.bounds.box_table import BoxTable, OpenedBox, is_hbm_alone
-from phaze_opt.bounds.chip_columns import Build, chip_builder, values_in_si
+from phaze_opt.bounds.chip_columns import (
+    Build,
+    chip_builder,
+    may_lack_hbm,
+    values_in_si,
+)
 from phaze_opt.estimator.chips import Chips
 from phaze_opt.hardware.accelerator import Accelerator
 from phaze_opt.on_demand import cached_property
@@ -67,7 +73,7 @@ class SpaceChips:
         The study.
     axes
         The searched chip axes, in the order of the space, but for the size of the HBM if nothing
-        follows from it.
+        follows from it but what fits.
     hbm_axes
         The others.
     table
@@ -138,7 +144,9 @@ class SpaceChips:
     @cached_property
     def energy_kinds(self) -> EnergyKinds:
         """The kinds, each by its architecture with the largest private buffers."""
-        unseen = _NO_ENERGY if self.study.base.concurrent_operators else ()
+        unseen = set(_NO_ENERGY if self.study.base.concurrent_operators else ())
+        if may_lack_hbm(self.study):
+            unseen.discard("hbm_bytes")
         numbers = []
         for group in self.table.groups:
             seen = [column for name, column in group.group.columns.items() if name not in unseen]
@@ -248,7 +256,7 @@ def allowed_chips(study: ResolvedStudy) -> SpaceChips:
     """
     space = study.spec.space
     chip_axes = [name for name in space.searched if kind_of(name) == "chip"]
-    hbm_axes = [name for name in chip_axes if is_hbm_alone(space, name)]
+    hbm_axes = [name for name in chip_axes if is_hbm_alone(study, name)]
     axes = [name for name in chip_axes if name not in hbm_axes]
     build = chip_builder(study, [*axes, *hbm_axes])
     sizes_bytes, hbm_indices, fits = _hbm_sizes(study, hbm_axes)

@@ -23,6 +23,7 @@ from phaze_opt.errors import InputError
 from phaze_opt.estimator.chips import Chips
 from phaze_opt.estimator.fitting_tiles import where_tiles_fit
 from phaze_opt.estimator.least_energy import least_energies_j
+from phaze_opt.hardware.accelerator import memory_bytes
 from phaze_opt.network.cluster import Cluster
 from phaze_opt.network.collective import tensor_terms
 from phaze_opt.passes.estimates import Chip
@@ -318,6 +319,7 @@ class StudyBounds:
         )
         usable = chips.architectures.column("calibration.usable_hbm_share")[:, 0]
         usable = usable * (1.0 - limits.min_memory_margin)
+        glb_bytes = chips.architectures.column("glb_bytes")[:, 0]
         best = np.full((2, *chips.hbm_bytes.shape), np.inf)
         power = PowerLimit(chips.hbm_bytes.shape, self.likely)
         for run in self.on_slices(inputs):
@@ -332,7 +334,8 @@ class StudyBounds:
                     longest = longest_layers(
                         variant, chips.architectures, run.cluster, training, lane_rate=lane_rate
                     )
-                for size, capacities in enumerate(chips.hbm_bytes):
+                for size, hbm_bytes in enumerate(chips.hbm_bytes):
+                    capacities = memory_bytes(hbm_bytes, glb_bytes)
                     of_size = replace(rates, hbm_usable_bytes=capacities * usable)
                     # What is not faster may still take less energy.
                     known_s = None if self._by_energy else best[0, size]

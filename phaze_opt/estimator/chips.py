@@ -53,6 +53,36 @@ class Chips(Sequence[Accelerator]):
         return self._columns[name]
 
 
+def hbm_flow_bytes(hbm_s: FloatArray, hbm_bytes_per_s: FloatArray | float) -> FloatArray:
+    """Return the bytes that an HBM moves in some time: none where there is no HBM.
+
+    Parameters
+    ----------
+    hbm_s
+        Time that the HBM is busy; 0 on chips without one.
+    hbm_bytes_per_s
+        Sustained bandwidth, infinite without HBM; in a shape that goes together with the time.
+    """
+    finite = np.isfinite(hbm_bytes_per_s)
+    return hbm_s * np.where(finite, hbm_bytes_per_s, 0.0)
+
+
+def hbm_saved_s(saved_bytes: FloatArray, hbm_bytes_per_s: FloatArray) -> FloatArray:
+    """Return the time that an HBM need not move some bytes: none where there is no HBM.
+
+    Parameters
+    ----------
+    saved_bytes
+        Minus infinity where nothing can be saved because a working set does not fit, which costs
+        all the time there is; without HBM there is nothing to stage, and so it costs none.
+    hbm_bytes_per_s
+        As `hbm_flow_bytes` takes it.
+    """
+    finite = np.isfinite(hbm_bytes_per_s)
+    saved_s: FloatArray = np.where(finite, saved_bytes, 0.0) / hbm_bytes_per_s
+    return saved_s
+
+
 def chip_column(accelerators: Sequence[Accelerator], name: str) -> FloatArray:
     """Return one property of all accelerators, of shape (accelerators, 1).
 

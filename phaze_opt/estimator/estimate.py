@@ -456,6 +456,10 @@ def estimate_work(
         table.has_work,
         link_s,
     )
+    without_hbm = np.isinf(columns[ChipColumn.HBM_BYTES_PER_S][:, 0])
+    if without_hbm.any():
+        # Every operand is in the global buffer.
+        work[WorkTable.HBM_READ_BYTES :, without_hbm] = 0.0
     seconds = ModeSeconds(*work[: WorkTable.L2_READ_BYTES])
     traffic = Traffic(*work[WorkTable.L2_READ_BYTES :])
     return WorkOnCores(seconds, traffic, shares)

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from phaze_opt.arrays import FloatArray
-from phaze_opt.estimator.chips import Chips
+from phaze_opt.estimator.chips import Chips, hbm_flow_bytes
 from phaze_opt.estimator.estimate import ModeEstimate, estimate_jointly
 from phaze_opt.estimator.least_traffic import cached_bytes, most_kept_bytes
 from phaze_opt.hardware.energy import energy_per_event
@@ -79,6 +79,6 @@ def _saved_j(graph: OperatorGraph, chips: Chips, all_cores: ModeEstimate) -> Flo
     """
     joules = energy_per_event(chips)
     kept = most_kept_bytes if chips[0].concurrent_operators else cached_bytes
-    flow_bytes = all_cores.hbm_s * chips.column("sustained_hbm_bytes_per_s")
+    flow_bytes = hbm_flow_bytes(all_cores.hbm_s, chips.column("sustained_hbm_bytes_per_s"))
     saved_bytes = np.minimum(kept(graph, chips), flow_bytes)
     return np.asarray(saved_bytes * (joules.hbm_j_per_byte + joules.glb_write_j_per_byte))

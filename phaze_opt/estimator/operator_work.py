@@ -9,6 +9,10 @@ passes through a port of its own: it takes energy, and no time of the cores' sid
 and without residency, since the same plan must take the same time under both: time for the filling
 in the plans with residency alone would slow products that residency does not change (by up to 3 %
 where the buffer binds them), and in both kinds of plans would change those without.
+
+A chip without HBM has its operands in the global buffer, whose bandwidth is all that binds: its HBM
+has an infinite rate here, takes no time, and what it would move is not counted
+(`estimate.estimate_work`).
 """
 
 from __future__ import annotations
@@ -96,7 +100,7 @@ def operator_work(
     Parameters
     ----------
     chips : (chips, len(ChipColumn))
-        With the cores that an operator may use.
+        With the cores that an operator may use. The rate of an HBM that is not there is infinite.
     products : (chips, distinct products, len(GemmColumn))
         See `tensor_core.products_on_pools`.
     gemm_owner, gemm_kind, operand_bytes, result_bytes, gemm_blocked

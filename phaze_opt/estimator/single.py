@@ -13,6 +13,7 @@ from numbers import Integral
 
 from phaze_opt.choices import Layout
 from phaze_opt.errors import InputError, unknown_name
+from phaze_opt.estimator.chips import hbm_flow_bytes
 from phaze_opt.estimator.isolated import estimate_isolated
 from phaze_opt.estimator.operator_table import operator_table
 from phaze_opt.estimator.power_limit import LAYOUTS, accumulator_s
@@ -194,6 +195,8 @@ def estimate_attention(
     peak = (
         2.0 * used * accelerator.pe_x * accelerator.pe_y * accelerator.in_burst.sustained_clock_hz
     )
+    # A kernel may be measured on a chip whose products in this precision nobody states.
+    peak *= accelerator.nominal_rate(precision) or 1.0
     useful = shape.scores.visible / shape.scores.elements
     alone = _Alone(accelerator, used, call_overhead_s, sustained=sustained)
     return _single(graph, alone, graph.flops * useful / peak)
@@ -393,7 +396,7 @@ def _single(
         glb_bytes=float(mode.glb_s[0])
         * accelerator.glb_bytes_per_cycle
         * (accelerator if alone.sustained else accelerator.in_burst).sustained_clock_hz,
-        hbm_bytes=float(mode.hbm_s[0]) * accelerator.sustained_hbm_bytes_per_s,
+        hbm_bytes=float(hbm_flow_bytes(mode.hbm_s, accelerator.sustained_hbm_bytes_per_s)[0]),
         tiling=plan[0] if plan else None,
         further_tilings=plan[1:],
     )

@@ -23,6 +23,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from phaze_opt.estimator.chips import hbm_flow_bytes
 from phaze_opt.estimator.estimate import RESOURCES, ModeEstimate
 from phaze_opt.estimator.working_sets import kept_tensors
 from phaze_opt.hardware.accelerator import Accelerator
@@ -215,11 +216,15 @@ def bind_pass(
         critical_path=tuple(steps),
         saving=saving,
         stays=_stays(scheduled),
-        hbm_bytes=float(scheduled.chosen.hbm_s.sum()) * accelerator.sustained_hbm_bytes_per_s,
-        hbm_bytes_without=float(scheduled.estimates.all_cores.hbm_s.sum())
-        * accelerator.sustained_hbm_bytes_per_s,
+        hbm_bytes=_hbm_bytes(scheduled.chosen, accelerator),
+        hbm_bytes_without=_hbm_bytes(scheduled.estimates.all_cores, accelerator),
         cached=not accelerator.concurrent_operators,
     )
+
+
+def _hbm_bytes(mode: ModeEstimate, accelerator: Accelerator) -> float:
+    """Return the HBM traffic of a pass; none where there is no HBM."""
+    return float(hbm_flow_bytes(mode.hbm_s.sum(), accelerator.sustained_hbm_bytes_per_s))
 
 
 def _stays(scheduled: ScheduledPass) -> tuple[Stay, ...]:

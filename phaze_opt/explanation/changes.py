@@ -62,10 +62,10 @@ def changes(point: Point) -> Iterator[Change]:
     yield Change("compute", MORE, compute, ())
     yield Change("lanes", MORE, replace(point, lane_rate=point.lane_rate * MORE), ())
     yield Change("clock", MORE, replace(point, accelerator=faster), settings)
+    of_hbm = [("hbm", "hbm_bytes_per_s", MORE), ("hbm_size", "hbm_bytes", MORE)]
     for resource, field, factor in (
         ("glb", "glb_bytes_per_cycle", MORE),
-        ("hbm", "hbm_bytes_per_s", MORE),
-        ("hbm_size", "hbm_bytes", MORE),
+        *(of_hbm if chip.has_hbm else [("glb_size", "glb_bytes", MORE)]),
         ("overhead", f"{CALIBRATION}operator_overhead_s", LESS),
     ):
         if chip_values(chip)[field] > 0.0:

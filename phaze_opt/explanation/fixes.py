@@ -19,11 +19,11 @@ from phaze_opt.explanation.steps import Step, changed_options, pairs, single_ste
 from phaze_opt.passes.scheduled import ScheduleCache
 from phaze_opt.placement.placement_problem import Misfit
 from phaze_opt.point import Point, cost_point
-from phaze_opt.units import GIB
+from phaze_opt.units import GIB, MIB
 from phaze_opt.workload.graph import Workload
 from phaze_opt.workload.zoo import LoadWorkload
 
-_MOST_HBM_GIB = 2**20
+_MOST_BYTES = 2**50
 
 
 @dataclass(frozen=True)
@@ -33,8 +33,8 @@ class Fix:
     Attributes
     ----------
     kinds
-        Those of `phaze_opt.explanation.steps.Step`, or ``hbm_size``; more than one in a
-        combination.
+        Those of `phaze_opt.explanation.steps.Step`, or ``hbm_size``, ``glb_size`` where there is
+        no HBM; more than one in a combination.
     options
         The options of ``phaze-opt evaluate`` that make them.
     feasible
@@ -91,9 +91,10 @@ def fixes(
     if not any(fix.feasible for fix in tried.values()):
         tried |= _try(point, [strongest(steps)], load, cache)
     tried_fixes = list(tried.values())
-    larger = least_hbm(point, evaluation.misfit, cache)
+    larger = least_memory(point, evaluation.misfit, cache)
     if larger is not None:
-        tried_fixes.append(_tried(("hbm_size",), point, larger, cache))
+        kind = "hbm_size" if point.accelerator.has_hbm else "glb_size"
+        tried_fixes.append(_tried((kind,), point, larger, cache))
     return tuple(sorted(tried_fixes, key=_rank))
 
 
@@ -116,8 +117,10 @@ def _rank(fix: Fix) -> tuple[bool, float, float, int, tuple[str, ...]]:
     return not fix.feasible, time_s, excess, len(fix.options), fix.options
 
 
-def least_hbm(point: Point, misfit: Misfit | None, cache: ScheduleCache) -> Point | None:
-    """Return the point with the fewest whole GiB of memory that fit; ``None`` if none do.
+def least_memory(point: Point, misfit: Misfit | None, cache: ScheduleCache) -> Point | None:
+    """Return the point with the fewest whole GiB of HBM that fit; ``None`` if none do.
+
+    Without HBM, with the fewest whole MiB of global buffer.
 
     Parameters
     ----------
@@ -130,15 +133,16 @@ def least_hbm(point: Point, misfit: Misfit | None, cache: ScheduleCache) -> Poin
     """
     costed = cost_point(point, cache)
     usable_share = point.accelerator.calibration.usable_hbm_share
+    unit_bytes = GIB if point.accelerator.has_hbm else MIB
 
-    def fits(gib: int) -> bool:
-        problem = replace(costed.problem, hbm_usable_bytes=gib * GIB * usable_share)
+    def fits(units: int) -> bool:
+        problem = replace(costed.problem, hbm_usable_bytes=units * unit_bytes * usable_share)
         return place_point(replace(costed, problem=problem)).feasible
 
-    fewest, enough = 0, _first_guess(point, misfit)
+    fewest, enough = 0, _first_guess(point, misfit, unit_bytes)
     while not fits(enough):
         fewest, enough = enough, 2 * enough
-        if enough > _MOST_HBM_GIB:
+        if enough * unit_bytes > _MOST_BYTES:
             return None
     # The guess is exact where the misfit is that of the placement that needs least.
     if fewest == 0 and enough > 1 and not fits(enough - 1):
@@ -146,14 +150,15 @@ def least_hbm(point: Point, misfit: Misfit | None, cache: ScheduleCache) -> Poin
     while enough - fewest > 1:
         middle = (fewest + enough) // 2
         fewest, enough = (fewest, middle) if fits(middle) else (middle, enough)
-    return replace(point, accelerator=replace(point.accelerator, hbm_bytes=enough * GIB))
+    larger = point.accelerator.with_memory_bytes(enough * unit_bytes)
+    return replace(point, accelerator=larger)
 
 
-def _first_guess(point: Point, misfit: Misfit | None) -> int:
-    """Return the GiB that the stage which does not fit would need."""
+def _first_guess(point: Point, misfit: Misfit | None, unit_bytes: int) -> int:
+    """Return the units of memory that the stage which does not fit would need."""
     chip = point.accelerator
-    needed = chip.usable_hbm_bytes if misfit is None else misfit.memory.total
-    return max(1, math.ceil(needed / chip.calibration.usable_hbm_share / GIB))
+    needed = chip.usable_memory_bytes if misfit is None else misfit.memory.total
+    return max(1, math.ceil(needed / chip.calibration.usable_hbm_share / unit_bytes))
 
 
 def _try(

@@ -24,7 +24,8 @@ class Gain:
     ----------
     resource
         ``compute`` (rate of the PE arrays), ``lanes`` (rate of the vector lanes), ``clock`` (of
-        the chip: arrays, lanes, L2 and GLB), ``glb`` and ``hbm`` (bandwidth), ``hbm_size``,
+        the chip: arrays, lanes, L2 and GLB), ``glb`` and ``hbm`` (bandwidth), ``hbm_size`` (or
+        ``glb_size`` where there is no HBM, and then no ``hbm``),
         ``link_0``, ``link_1``, … (bandwidth of a network level, innermost first),
         ``network_latency`` (of all levels, with the launch), ``overhead`` (per operator);
         ``overlap_data`` and ``overlap_all`` for more communication beside compute, see

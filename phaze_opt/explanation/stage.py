@@ -76,7 +76,8 @@ class MemoryUse:
     bytes_by_kind
         Adding up to ``total_bytes``.
     usable_bytes, hbm_bytes
-        What may be held, and the nominal memory.
+        What may be held, and the nominal HBM; 0 where there is none, so that the global buffer
+        holds it.
     """
 
     stage: int | None

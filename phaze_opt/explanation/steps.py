@@ -13,7 +13,7 @@ from phaze_opt.placement.expert import expert_degrees
 from phaze_opt.point import Point
 from phaze_opt.precision import PRIMARY_WEIGHTS
 from phaze_opt.training import OPTIMIZERS
-from phaze_opt.units import GIB
+from phaze_opt.units import GIB, MIB
 
 _RECOMPUTES: tuple[Recompute, ...] = ("none", "selective", "full")
 _WIDEST_TENSOR = 64
@@ -136,4 +136,6 @@ def changed_options(before: Point, after: Point) -> tuple[str, ...]:
         options.append(f"--placement {text}")
     if after.accelerator.hbm_bytes != before.accelerator.hbm_bytes:
         options.append(f"--set hbm_gib={after.accelerator.hbm_bytes // GIB}")
+    if after.accelerator.glb_bytes != before.accelerator.glb_bytes:
+        options.append(f"--set glb_mib={after.accelerator.glb_bytes // MIB}")
     return tuple(options)

@@ -8,6 +8,9 @@ from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from typing import Any, NamedTuple, cast
 
+import numpy as np
+
+from phaze_opt.arrays import FloatArray
 from phaze_opt.checked import check_fields, shown
 from phaze_opt.choices import AreaModel
 from phaze_opt.errors import InputError
@@ -72,6 +75,15 @@ def _numbers_of(kind: type[Any]) -> tuple[str, ...]:
     return tuple([entry.name for entry in fields(kind) if entry.name not in others])
 
 
+_OF_HBM = ("hbm_bytes", "hbm_bytes_per_s")
+"""Fields that may be 0: a chip may have no HBM."""
+
+
+def memory_bytes(hbm_bytes: FloatArray, glb_bytes: FloatArray) -> FloatArray:
+    """Return what chips hold weights, states and stashes in: the HBM, or without one the GLB."""
+    return np.where(hbm_bytes > 0, hbm_bytes, glb_bytes)
+
+
 @dataclass(frozen=True, repr=False)
 class Accelerator(PrintsAsTables):
     """A chip of identical tensor cores and vector cores around a global buffer and an HBM.
@@ -86,7 +98,9 @@ class Accelerator(PrintsAsTables):
     glb_bytes, glb_bytes_per_cycle
         Size and bandwidth of the global buffer, which all cores share.
     hbm_bytes, hbm_bytes_per_s
-        Nominal size and bandwidth of the HBM.
+        Nominal size and bandwidth of the HBM. With a size of 0 there is none, and the bandwidth,
+        which may be 0 too, does not count: the global buffer holds everything (`memory_bytes`), and
+        whatever HBM bytes an operator would move stay where they are.
     clock_hz
         Nominal clock.
     l2_tc_bytes, l2_vc_bytes
@@ -112,8 +126,8 @@ class Accelerator(PrintsAsTables):
     Raises
     ------
     InputError
-        If a number is not positive and finite, or the burst clock does not lie between the
-        sustained and the nominal one.
+        If a number is not positive and finite (but for those of an HBM that is not there), or the
+        burst clock does not lie between the sustained and the nominal one.
     """
 
     num_tc: int
@@ -146,8 +160,19 @@ class Accelerator(PrintsAsTables):
         own, kind = vars(self), cast(Any, type(self))
         for name in _numbers_of(kind):
             value = own[name]
-            if value is not None and not (is_finite(value) and value > 0):
+            if value is None or (is_finite(value) and value > 0):
+                continue
+            if name not in _OF_HBM:
                 raise InputError(f"{name} is {shown(value)}, but it must be positive and finite.")
+            if not (is_finite(value) and value >= 0):
+                raise InputError(
+                    f"{name} is {shown(value)}, but it must be finite, and positive, or 0 on a "
+                    "chip without HBM."
+                )
+        if self.has_hbm and self.hbm_bytes_per_s == 0.0:
+            raise InputError(
+                "hbm_bytes_per_s is 0, but it must be positive where hbm_bytes is not 0."
+            )
         burst_hz = self.calibration.burst_clock_hz
         if burst_hz is not None and not self.sustained_clock_hz <= burst_hz <= self.clock_hz:
             raise InputError(
@@ -305,11 +330,39 @@ class Accelerator(PrintsAsTables):
         )
 
     @property
+    def has_hbm(self) -> bool:
+        """Whether there is an HBM beside the global buffer."""
+        return self.hbm_bytes > 0
+
+    @property
     def sustained_hbm_bytes_per_s(self) -> float:
-        """HBM bandwidth of long contiguous transfers."""
+        """HBM bandwidth of long contiguous transfers.
+
+        Infinite without HBM: every operand is in the global buffer, so that nothing waits for it.
+        """
+        if not self.has_hbm:
+            return math.inf
         return self.hbm_bytes_per_s * self.calibration.hbm_efficiency
 
     @property
-    def usable_hbm_bytes(self) -> float:
-        """Bytes of HBM that a training run may fill."""
-        return self.hbm_bytes * self.calibration.usable_hbm_share
+    def memory_bytes(self) -> int:
+        """Size of what holds weights, gradients, states and stashes, see `memory_bytes`."""
+        return int(memory_bytes(np.asarray(self.hbm_bytes), np.asarray(self.glb_bytes)))
+
+    @property
+    def memory_bytes_per_s(self) -> float:
+        """Sustained bandwidth of what holds them: optimizer steps and copies pass through it."""
+        if self.has_hbm:
+            return self.sustained_hbm_bytes_per_s
+        return self.glb_bytes_per_cycle * self.sustained_clock_hz
+
+    @property
+    def usable_memory_bytes(self) -> float:
+        """Bytes of it that a training run may fill, the working sets of its layers included."""
+        return self.memory_bytes * self.calibration.usable_hbm_share
+
+    def with_memory_bytes(self, size_bytes: int) -> Accelerator:
+        """Return the chip with another size of what holds them: its HBM, or without one its GLB."""
+        if self.has_hbm:
+            return replace(self, hbm_bytes=size_bytes)
+        return replace(self, glb_bytes=size_bytes)

@@ -26,7 +26,8 @@ SramLevel = Literal["L2", "GLB"]
 
 AREA_FIELDS = (
     "num_tc", "pe_x", "pe_y", "num_vc", "pe_vc", "l2_tc_bytes", "l2_vc_bytes",
-    "glb_bytes", "glb_bytes_per_cycle", "hbm_bytes_per_s", "fp8_ratio", "fp4_ratio", "int8_ratio",
+    "glb_bytes", "glb_bytes_per_cycle", "hbm_bytes", "hbm_bytes_per_s",
+    "fp8_ratio", "fp4_ratio", "int8_ratio",
 )  # fmt: skip
 """Fields of `Accelerator` that take area."""
 
@@ -242,9 +243,9 @@ def area_of_arrays_mm2(
 ) -> FloatArray:
     """Area of many accelerators at once.
 
-    GLB + num_tc · tensor core + num_vc · vector core + control of all cores + HBM PHY + network;
-    the last three are zero under ``phaze-22nm``, which reproduces the published list of Phaze (ICML
-    2024) and knows no multipliers but those of bf16.
+    GLB + num_tc · tensor core + num_vc · vector core + control of all cores + HBM PHY, where there
+    is an HBM, + network; the last three are zero under ``phaze-22nm``, which reproduces the
+    published list of Phaze (ICML 2024) and knows no multipliers but those of bf16.
 
     Parameters
     ----------
@@ -281,9 +282,11 @@ def area_of_arrays_mm2(
         + value["num_tc"] * tensor_core_um2(elements, 1.0, value["l2_tc_bytes"], constants)
         + value["num_vc"] * vector_core_um2(value["pe_vc"], value["l2_vc_bytes"], constants)
     )
+    # A chip without HBM has no PHY, whatever bandwidth it states.
+    hbm_gb_per_s = np.where(value["hbm_bytes"] > 0.0, value["hbm_bytes_per_s"], 0.0) / 1e9
     rest_mm2 = (
         (value["num_tc"] + value["num_vc"]) * constants.core_mm2
-        + value["hbm_bytes_per_s"] / 1e9 * constants.hbm_phy_mm2_per_gb_per_s
+        + hbm_gb_per_s * constants.hbm_phy_mm2_per_gb_per_s
         + value["glb_bytes_per_cycle"] * constants.noc_mm2_per_byte_per_cycle
     )
     return np.asarray(blocks_um2 * MM2_PER_UM2 + rest_mm2)

@@ -160,12 +160,14 @@ def vector_cores_fit(columns: Mapping[str, FloatArray]) -> BoolArray:
 
 
 def buffers_fit(columns: Mapping[str, FloatArray]) -> BoolArray:
-    """Tell of many chips whose global buffer `check_chip` accepts, in any shapes that go together.
+    """Tell of many chips which have memories that go together, in any shapes that do.
 
-    It must hold a private buffer of either kind.
+    The global buffer must hold a private one of either kind, as `check_chip` asks, and an HBM must
+    have a bandwidth, as `Accelerator` does.
     """
     glb_bytes = columns["glb_bytes"]
-    return np.asarray((glb_bytes >= columns["l2_tc_bytes"]) & (glb_bytes >= columns["l2_vc_bytes"]))
+    holds = (glb_bytes >= columns["l2_tc_bytes"]) & (glb_bytes >= columns["l2_vc_bytes"])
+    return np.asarray(holds & ((columns["hbm_bytes"] == 0) | (columns["hbm_bytes_per_s"] > 0)))
 
 
 def _cores_fit(count: FloatArray, area_mm2: FloatArray) -> BoolArray:

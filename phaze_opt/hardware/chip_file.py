@@ -211,7 +211,7 @@ def glb_bytes_per_cycle_for(chip: Accelerator) -> float:
     longer = max(math.sqrt(sums), chip.pe_x, chip.pe_y)
     operands = chip.pe_x * chip.pe_y * (1 / longer + longer / sums)
     arrays = chip.num_tc * BF16.operand_bytes * operands
-    hbm = 2 * chip.hbm_bytes_per_s / chip.clock_hz
+    hbm = 2 * chip.hbm_bytes_per_s / chip.clock_hz if chip.has_hbm else 0.0
     return float(math.ceil(max(arrays, hbm)))
 
 

@@ -36,9 +36,10 @@ def rate_ranges(chip: Accelerator) -> dict[RangedRate, RateRange]:
     """Return the ranges that a chip states, without those that say nothing."""
     own = chip.calibration
     stated: dict[RangedRate, RateRange] = {
-        "arrays": RateRange(own.array_rate_low, own.array_rate_high),
-        "hbm": RateRange(own.hbm_rate_low, own.hbm_rate_high),
+        "arrays": RateRange(own.array_rate_low, own.array_rate_high)
     }
+    if chip.has_hbm:
+        stated["hbm"] = RateRange(own.hbm_rate_low, own.hbm_rate_high)
     return {rate: span for rate, span in stated.items() if span.low < 1.0 or span.high > 1.0}
 
 

@@ -19,13 +19,13 @@ from phaze_opt.workload.recipes import attention_stash_change_bytes, stash_chang
 Rate = TypeVar("Rate", float, FloatArray)
 
 
-def copies_s(parameters: int, training: Training, hbm_bytes_per_s: Rate) -> tuple[Rate, Rate]:
+def copies_s(parameters: int, training: Training, memory_bytes_per_s: Rate) -> tuple[Rate, Rate]:
     """Return the seconds in which a forward and a backward copy around communication.
 
     Nothing else of the layer runs beside the copies, see `phaze_opt.training.Training`.
     """
     forward, backward = training.copy_bytes
-    return parameters * forward / hbm_bytes_per_s, parameters * backward / hbm_bytes_per_s
+    return parameters * forward / memory_bytes_per_s, parameters * backward / memory_bytes_per_s
 
 
 def memory_bytes(layer: Layer, training: Training, fusion: FusionMode) -> tuple[int, int]:

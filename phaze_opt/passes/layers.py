@@ -194,7 +194,7 @@ class EstimatedDegree:
         """Give one distinct layer its seconds."""
         if host_s:
             passes = {name: cost.waiting_for(host_s[name]) for name, cost in passes.items()}
-        rate = self.layers.chip.accelerator.sustained_hbm_bytes_per_s
+        rate = self.layers.chip.accelerator.memory_bytes_per_s
         copies = copies_s(bare.parameters, self.training, rate)
         forward, backward = (
             PassCost(passes[name].seconds + copy_s, passes[name].link_s)

@@ -23,7 +23,7 @@ import numpy as np
 from phaze_opt.arrays import FloatArray
 from phaze_opt.choices import FusionMode
 from phaze_opt.errors import InputError
-from phaze_opt.estimator.chips import Chips, chip_column
+from phaze_opt.estimator.chips import Chips, chip_column, hbm_saved_s
 from phaze_opt.estimator.estimate import ModeSeconds
 from phaze_opt.estimator.least_seconds import LeastSeconds, least_seconds
 from phaze_opt.estimator.least_traffic import (
@@ -322,7 +322,7 @@ def _least_in_turn(
     hbm_s = all_cores.hbm_s
     if kept_bytes is not None:
         rate = chip_column(chips, "sustained_hbm_bytes_per_s")
-        hbm_s = np.maximum(hbm_s - kept_bytes / rate, 0.0)
+        hbm_s = np.maximum(hbm_s - hbm_saved_s(kept_bytes, rate), 0.0)
     others = [all_cores.tc_s, all_cores.vc_s, all_cores.glb_s, all_cores.link_s]
     return least_joint_makespan(np.maximum.reduce(others), hbm_s, all_cores.overhead_s)
 
@@ -331,7 +331,7 @@ def _copies_s(
     variant: WorkloadVariant, chips: Chips, training: Training
 ) -> tuple[FloatArray, FloatArray]:
     """Return the copies around the communication of the replicas: (layers, chips) each."""
-    rate = chip_column(chips, "sustained_hbm_bytes_per_s")[:, 0]
+    rate = chip_column(chips, "memory_bytes_per_s")[:, 0]
     forward_s, backward_s = zip(
         *(copies_s(layer.parameters, training, rate) for layer in variant.layers), strict=True
     )

@@ -56,9 +56,10 @@ def residency_of(
     Returns
     -------
     residency
-        ``None`` where nothing can stay, because no tensor is shared.
+        ``None`` where there is nothing to decide: no tensor is shared, or there is no HBM, so that
+        all are in the buffer.
     """
-    if not kept_tensors(graph):
+    if not (accelerator.has_hbm and kept_tensors(graph)):
         return None
     sets = working_sets(graph, accelerator)
     rate = accelerator.sustained_hbm_bytes_per_s
@@ -89,8 +90,10 @@ def cached_reads_of(
     Returns
     -------
     cached
-        ``None`` where the cache serves nothing.
+        ``None`` where the cache serves nothing, or there is no HBM behind it.
     """
+    if not accelerator.has_hbm:
+        return None
     served = reads_again(graph).served_by(accelerator.glb_bytes)
     if served.reader.size == 0:
         return None

@@ -64,9 +64,9 @@ class PlacementProblem:
     cluster
         Its ``devices`` are how many may be used.
     hbm_usable_bytes
-        Memory of one device that a stage may fill.
+        Memory of one device that a stage may fill: of its HBM, or without one of its global buffer.
     hbm_bytes_per_s
-        Sustained HBM bandwidth of one device (gradient accumulation, optimizer step).
+        Sustained bandwidth of that memory (gradient accumulation, optimizer step).
     step_parameters_per_s, accumulation_parameters_per_s
         What the vector lanes of one device can update, and accumulate; by default they never bind.
     collective_core_share

@@ -105,7 +105,8 @@ def _passes(layers: Iterable[LayerBinding]) -> Iterator[tuple[str, str, PassBind
 
 def _saving_table(layers: Sequence[LayerBinding]) -> RenderableType:
     """Show the share of every pass that a tenth more of each resource saves."""
-    resources = [resource for resource in layers[0].forward.saving if resource != "hbm_size"]
+    sizes = "hbm_size", "glb_size"
+    resources = [resource for resource in layers[0].forward.saving if resource not in sizes]
     names = [_SAVINGS.get(resource, resource.replace("_", " ")) for resource in resources]
     table = grid("layer", "pass", *(f">{name}" for name in names), gap=1)
     for layer, name, binding in _passes(layers):

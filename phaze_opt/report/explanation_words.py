@@ -25,6 +25,7 @@ _GAIN_WORDS = {
     "glb": "GLB bandwidth +10 %",
     "hbm": "HBM bandwidth +10 %",
     "hbm_size": "HBM size +10 %",
+    "glb_size": "GLB size +10 %",
     "network_latency": "network latency −10 %",
     "overhead": "time per operator −10 %",
     "overlap_data": "--overlap data",
@@ -33,6 +34,7 @@ _GAIN_WORDS = {
     "launch_compiled": "--launch compiled",
     "launch_graphs": "--launch graphs",
 }
+_MEMORY_UNITS = {"hbm_size": "GiB of HBM", "glb_size": "MiB of global buffer"}
 _LEAST_GAIN = 0.0005
 _RANGED_WORDS = {
     "arrays": "the rate of the arrays in long runs",
@@ -241,7 +243,7 @@ def _memory_sentence(memory: MemoryUse) -> str:
 def _fix_sentences(fixes: Sequence[Fix]) -> list[str]:
     """Name the fastest change with which the run fits, and the memory that would do."""
     fitting = [fix for fix in fixes if fix.feasible]
-    runs = [fix for fix in fitting if "hbm_size" not in fix.kinds]
+    runs = [fix for fix in fitting if not _MEMORY_UNITS.keys() & {*fix.kinds}]
     sentences = ["No change of the training run that was tried makes it fit."]
     if runs:
         best = runs[0]
@@ -253,11 +255,11 @@ def _fix_sentences(fixes: Sequence[Fix]) -> list[str]:
             f"samples/s, {format_seconds(best.time_per_batch_s or 0.0)} per batch at "
             f"{best.placement}."
         ]
-    larger = [fix for fix in fitting if "hbm_size" in fix.kinds]
+    larger = [fix for fix in fitting if _MEMORY_UNITS.keys() & {*fix.kinds}]
     if larger:
-        gib = larger[0].options[0].rpartition("=")[2]
+        size, unit = larger[0].options[0].rpartition("=")[2], _MEMORY_UNITS[larger[0].kinds[0]]
         sentences.append(
-            f"As it is, it would need {gib} GiB of HBM, and then train "
+            f"As it is, it would need {size} {unit}, and then train "
             f"{format_number(larger[0].throughput_samples_per_s)} samples/s."
         )
     return sentences

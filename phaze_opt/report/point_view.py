@@ -75,8 +75,26 @@ def two_points_view(
     if len(evaluations) == 2:
         first, second = (each.throughput_samples_per_s for each in evaluations.values())
         if first > 0.0 and second > 0.0:
-            words = f"B trains {second / first:.3f} times as fast as A."
+            beside = _silicon_words(*evaluations.values())
+            words = f"B trains {second / first:.3f} times as fast as A{beside}."
     return {"figures": figures, "comparison": words}
+
+
+def _silicon_words(first: Evaluation, second: Evaluation) -> str:
+    """Say by how much silicon two points differ, without which no chip is faster than another."""
+    words = ""
+    devices = [0 if e.placement is None else e.placement.devices for e in (first, second)]
+    if devices[0] != devices[1]:
+        words += f", on {devices[1]:,} devices against {devices[0]:,}"
+    areas = first.area_mm2, second.area_mm2
+    known = [area for area in areas if area is not None]
+    if not known:
+        words += ", and no area is known of either chip"
+    elif len(known) == 1:
+        words += f", and no area is known of the chip of {'B' if areas[1] is None else 'A'}"
+    elif known[0] != known[1]:
+        words += f", with {known[1] / known[0]:.3g} times the area per chip"
+    return words
 
 
 def ranged_view(evaluation: Evaluation) -> dict[str, Any]:

@@ -44,10 +44,11 @@ def models_words(spec: StudySpec) -> str:
 
 def accelerator_words(params: Mapping[str, Scalar]) -> str:
     """Describe the chip of a design by its parameters; see `BestDesign.params`."""
+    hbm = f"HBM {params['hbm_gib']} GiB" if params["hbm_gib"] else "no HBM"
     words = (
         f"{params['num_tc']} TC of {params['pe_x']}×{params['pe_y']}, "
         f"{params['num_vc']} VC of {params['pe_vc']} lanes, "
-        f"GLB {params['glb_mib']} MiB, HBM {params['hbm_gib']} GiB"
+        f"GLB {params['glb_mib']} MiB, {hbm}"
     )
     return words + _others(params, ("chip",), _CHIP)
 

@@ -179,8 +179,13 @@ def refuse_free_axes(fields: Iterable[str], model: AreaModel, *, has_power_limit
 
 
 def _check_number(name: str, value: Scalar, *, whole: bool) -> None:
-    """Refuse a value that is not a positive number, or not an integer if the axis needs it."""
+    """Refuse a value that is not a positive number, or not an integer if the axis needs it.
+
+    An HBM of 0 is none.
+    """
     if value == RULE and name in PRIVATE_BUFFERS:
+        return
+    if field_of(name) == "hbm_bytes" and type(value) in (int, float) and value == 0:
         return
     if isinstance(value, bool | str) or (whole and not isinstance(value, int)) or value <= 0:
         kind = "whole number" if whole else "number"

@@ -99,7 +99,7 @@ def sizes_around(chip: Accelerator, area_model: AreaModel) -> Iterator[tuple[str
     The values are half of it (of whole numbers an even one only), itself and twice as much.
     """
     for field in _SIZES:
-        if field == "hbm_bytes_per_s" and area_model == "phaze-22nm":
+        if field == "hbm_bytes_per_s" and (area_model == "phaze-22nm" or not chip.has_hbm):
             continue
         shown, value = in_units(field, getattr(chip, field)) or (field, getattr(chip, field))
         around = [value / 2, value, 2 * value]

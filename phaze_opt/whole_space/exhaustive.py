@@ -21,6 +21,7 @@ from itertools import product
 from typing import Literal
 
 from phaze_opt.bounds.best_first import BestFirst, BoundedPoint
+from phaze_opt.bounds.chip_columns import may_lack_hbm
 from phaze_opt.bounds.point_grid import PointGrid
 from phaze_opt.bounds.study_bounds import check_bounded
 from phaze_opt.errors import InputError
@@ -325,8 +326,10 @@ def _top_of(engine: Engine, size: int, distinct: bool) -> _Top:
     """Return an empty top."""
     if not distinct:
         return _Top(size)
-    names = engine.grid.study.spec.space.searched
-    chip = [name for name in names if kind_of(name) == "chip" and field_of(name) != "hbm_bytes"]
+    study = engine.grid.study
+    names = [name for name in study.spec.space.searched if kind_of(name) == "chip"]
+    # Sizes of an HBM are one architecture, but a chip without one is another.
+    chip = [name for name in names if field_of(name) != "hbm_bytes" or may_lack_hbm(study)]
     return _DistinctTop(size, axes=frozenset(chip))
 
 

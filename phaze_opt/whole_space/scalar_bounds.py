@@ -179,7 +179,7 @@ class ScalarBounds:
         for run in runs:
             own = _chip_seconds(run, chip)
             for variant, placement, passes in run.variants:
-                candidates = run.candidates(variant, placement, chip.usable_hbm_bytes)
+                candidates = run.candidates(variant, placement, chip.usable_memory_bytes)
                 least_s = _least_s(passes, candidates, own, chip, sort, math.inf)
                 batch_j = self._batch_j(run, variant, rows)
                 least_s = max(least_s, self._cooled_s(run, batch_j))
@@ -233,7 +233,7 @@ class ScalarBounds:
         box: Accelerator | None,
     ) -> float:
         """Bound the time of a batch from below over all placements; ``enough_s`` at most."""
-        own, best_s, usable_bytes = _chip_seconds(run, chip), enough_s, chip.usable_hbm_bytes
+        own, best_s, usable_bytes = _chip_seconds(run, chip), enough_s, chip.usable_memory_bytes
         for variant, placement, passes in run.variants:
             candidates = run.candidates(variant, placement, usable_bytes)
             bound = partial(_least_s, passes, candidates, own)

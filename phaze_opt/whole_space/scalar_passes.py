@@ -103,7 +103,7 @@ class Passes:
         }
         host_s = {name: count * self._launch_s for name, count in launched.items()}
         passes = {name: max(own_s, host_s[name]) for name, own_s in device_s.items()}
-        copies = copies_s(parameters, training, rates.hbm_bytes_per_s)
+        copies = copies_s(parameters, training, rates.memory_bytes_per_s)
         forward_s, backward_s = passes["forward"] + copies[0], passes["backward"] + copies[1]
         again_s = self._again_s(passes)
         if sent_s == 0.0:

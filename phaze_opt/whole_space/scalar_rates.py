@@ -32,6 +32,8 @@ class Rates(NamedTuple):
         them.
     attention_kernel
         Constants of the arrays in fused attention.
+    hbm_bytes_per_s, memory_bytes_per_s
+        Sustained bandwidth of the HBM, infinite without one, and of what holds the weights.
     concurrent
         Whether operators run at the same time.
     """
@@ -48,6 +50,7 @@ class Rates(NamedTuple):
     attention_kernel: AttentionKernel
     glb_bytes_per_s: float
     hbm_bytes_per_s: float
+    memory_bytes_per_s: float
     concurrent: bool
     calibration: Calibration
 
@@ -79,6 +82,7 @@ class Rates(NamedTuple):
             attention_kernel=chip.attention_kernel,
             glb_bytes_per_s=chip.glb_bytes_per_cycle * clock_hz,
             hbm_bytes_per_s=chip.sustained_hbm_bytes_per_s,
+            memory_bytes_per_s=chip.memory_bytes_per_s,
             concurrent=chip.concurrent_operators,
             calibration=calibration,
         )

@@ -81,6 +81,18 @@ def test_an_accelerator_of_ones_own_goes_through_every_command(phaze: Phaze) -> 
     assert "throughput" in phaze("accelerator", "compare", "mi300x", "based.toml", *run).out
 
 
+def test_a_chip_without_area_is_not_faster_without_a_word(phaze: Phaze) -> None:
+    """A device may be a wafer, which the comparison says; chips with areas need no such words."""
+    model = "gpt:layers=2,hidden=256,heads=4,sequence=128,vocab=1024"
+    run = ["--model", model, "--devices", "4", "--global-batch", "16", "--cluster", "dgx-h100"]
+    words = " ".join(phaze("accelerator", "compare", "h100", "wse2", *run).out.split())
+    assert "no area is known of wse2" in words
+    assert "a wafer of 46,225 mm²" in words
+    assert "no area" not in phaze("accelerator", "compare", "h100", "a100-80", *run).out
+    listed = phaze("accelerator", "ls", "--json").json
+    assert {row["name"] for row in listed if row["hbm_gib"] == 0} == {"groq-lpu", "wse2"}
+
+
 def test_chips_are_compared_as_a_study_compares_them(phaze: Phaze) -> None:
     """The winner over a baseline, in the setting of the quickstart: the ratio of the study."""
     quickstart = read_spec(Path(__file__).parents[2] / "studies" / "quickstart.toml")

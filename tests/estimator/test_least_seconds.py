@@ -71,7 +71,7 @@ def test_what_stays_is_the_most_that_operators_save(model: str, chips: list[Acce
             mode = estimate.all_cores
             residency = residency_of(graph, mode, chip)
             if residency is None:
-                assert not np.where(np.isinf(row), 0.0, row).any()
+                assert not chip.has_hbm or not np.where(np.isinf(row), 0.0, row).any()
                 continue
             hbm_s = np.maximum(mode.hbm_s - row / residency.hbm_bytes_per_s, 0.0)
             least_s = np.maximum(residency.other_s[:, 0], hbm_s) + residency.overhead_s

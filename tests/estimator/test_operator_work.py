@@ -107,12 +107,13 @@ def defined_work(
     extra = summed(
         table.gemm_owner, products[:, :, GemmColumn.HBM_EXTRA_BYTES] * table.gemm_blocked
     )
+    has_hbm = chip_column(chips, "has_hbm")
     traffic = {
         "l2_read": of_cores(products[:, :, GemmColumn.L2_BYTES], CoreColumn.L2_BYTES),
         "glb_read": reads + of_cores(glb_read, CoreColumn.GLB_READ_BYTES),
         "glb_write": table.write_bytes + of_cores(glb_write, CoreColumn.GLB_WRITE_BYTES),
-        "hbm_read": reads + extra,
-        "hbm_write": np.broadcast_to(table.write_bytes, reads.shape),
+        "hbm_read": (reads + extra) * has_hbm,
+        "hbm_write": table.write_bytes * has_hbm,
     }
     glb_rate = chip_column(chips, "glb_bytes_per_cycle") * clock_hz
     glb_s = (traffic["glb_read"] + traffic["glb_write"]) / glb_rate

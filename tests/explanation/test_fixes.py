@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from phaze_opt.errors import InputError
-from phaze_opt.explanation.fixes import Fix, fixes, least_hbm
+from phaze_opt.explanation.fixes import Fix, fixes, least_memory
 from phaze_opt.hardware.accelerator import Accelerator
 from phaze_opt.hardware.presets import load_accelerator
 from phaze_opt.point import Placing, Point
@@ -71,7 +71,7 @@ def test_every_suggestion_is_what_an_evaluation_says(point: Point) -> None:
         assert result.reason == fix.reason
         if fix.excess_bytes is not None:
             assert fix.excess_bytes > 0.0
-            excess = fix.excess_bytes / changed.accelerator.usable_hbm_bytes
+            excess = fix.excess_bytes / changed.accelerator.usable_memory_bytes
             # The sentence of an evaluation may be about one layer that is too large already.
             assert result.violation <= excess * (1 + 1e-12)
             more = int(changed.accelerator.hbm_bytes * (1.0 + excess) * (1 + 1e-12)) + 1
@@ -84,7 +84,7 @@ def test_every_suggestion_is_what_an_evaluation_says(point: Point) -> None:
 @pytest.mark.parametrize("point", CROWDED)
 def test_the_least_memory_fits_and_less_does_not(point: Point) -> None:
     """One GiB less than the suggested memory is too little; the suggestion is never beaten."""
-    larger = least_hbm(point, evaluated(point).misfit, {})
+    larger = least_memory(point, evaluated(point).misfit, {})
     assert larger is not None
     assert evaluated(larger).feasible
     gib = larger.accelerator.hbm_bytes // GIB
@@ -100,7 +100,7 @@ def test_least_memory_of_a_large_model() -> None:
     chip = replace(load_accelerator("tpuv4-lanes"), hbm_bytes=GIB)
     for placement in ("solve", (2, 1, 1), (4, 1, 1)):
         point = Point(workload, chip, network(4), Training(8, 1, optimizer="adam"), placement)
-        larger = least_hbm(point, evaluated(point).misfit, {})
+        larger = least_memory(point, evaluated(point).misfit, {})
         assert larger is not None
         gib = larger.accelerator.hbm_bytes // GIB
         assert gib > 4

@@ -46,4 +46,4 @@ def test_parts_add_up(placement: Placing, options: dict[str, Any]) -> None:
     assert memory.total_bytes == max(totals)
     assert memory.stage == totals.index(max(totals))
     assert memory.excess_bytes <= 0.0
-    assert memory.usable_bytes == point.accelerator.usable_hbm_bytes
+    assert memory.usable_bytes == point.accelerator.usable_memory_bytes

@@ -67,6 +67,7 @@ def test_the_published_rule_regenerates_the_published_space() -> None:
             "l2_vc_bytes": np.maximum(KIB, 16 * pe_x),
             "glb_bytes": glb_bytes,
             "glb_bytes_per_cycle": 4096.0,
+            "hbm_bytes": 2.0**35,
             "hbm_bytes_per_s": 1200e9,
         },
         "phaze-22nm",

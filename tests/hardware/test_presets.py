@@ -63,8 +63,9 @@ def test_only_measured_chips_have_rates_of_arrays_and_bursts() -> None:
     with_burst = {p.name for p in presets if p.accelerator.calibration.burst_clock_hz is not None}
     limited = {p.name for p in presets if p.accelerator.in_burst is not p.accelerator} - with_burst
     measured = {"a100-40", "a100-80", "a100-pcie", "h100", "h100-96-500w", "h200", "b200", "l40s"}
-    measured |= {"gb300", "tpu7x"}
+    measured |= {"gb300", "tpu7x", "gaudi2", "gaudi3"}
     taken_over = {"tpuv6e", "gb200", "b300", "mi300x", "mi325x", "mi355x", "h20", "rtx-pro-6000"}
+    taken_over |= {"gh200"}
     assert with_arrays == measured | taken_over
     assert all(
         p.provenance["calibration.array_efficiency"].confidence == "low"

@@ -172,7 +172,7 @@ def plain_layers(
         edges=tuple((i, i + 1) for i in range(blocks + 1)),
         cluster=cluster,
         training=training,
-        hbm_usable_bytes=accelerator.usable_hbm_bytes,
+        hbm_usable_bytes=accelerator.usable_memory_bytes,
         hbm_bytes_per_s=accelerator.sustained_hbm_bytes_per_s,
         collective_core_share=accelerator.calibration.collective_core_share,
     )

@@ -235,7 +235,7 @@ def test_a_memory_margin_is_kept_by_the_placement(url: str) -> None:
     objective = objective_of(url, constraints=ConstraintSpec(min_memory_margin=0.25))
     metrics = replace(objective, evaluator=spy)(POINT)
     assert metrics.feasible
-    assert seen[0].usable_hbm_bytes == pytest.approx(0.75 * 0.94 * 32 * GIB)
+    assert seen[0].usable_memory_bytes == pytest.approx(0.75 * 0.94 * 32 * GIB)
 
 
 def test_points_that_are_no_designs_are_infeasible(url: str) -> None:

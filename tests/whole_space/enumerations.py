@@ -196,6 +196,24 @@ CASES: dict[str, dict[str, Any]] = {
             fp8_primary_weights={"solve": [False, True]},
         ),
     },
+    # Chips without HBM, which hold all in a global buffer whose size then counts without residency
+    # too, beside chips with one.
+    "no-hbm": {
+        "model": "gpt:layers=3,hidden=512,heads=8,sequence=128,vocab=1024",
+        "optimizer": "adam",
+        "residency": False,
+        "tensor_parallel": (1, 2),
+        "area": AreaSpec(model="chip"),
+        "space": Space(
+            "tpuv4-lanes",
+            num_tc=[2, 8],
+            glb_mib=[16, 24, 64],
+            hbm_gb_per_s=[300, 1200],
+            hbm_gib=[0, 0.5],
+            zero={"solve": [0, 1]},
+        ),
+        "constraints": ConstraintSpec(max_power_w=60.0, min_memory_margin=0.1),
+    },
     # The fastest take a small slice: on all of it they are below their bounds by more than bounds
     # are above the truth.
     "torus": {
