@@ -13,7 +13,6 @@ from phaze_opt.workload.capture.layer import capture_layer
 from phaze_opt.workload.capture.tensor_parallel import TensorGroup
 from phaze_opt.workload.capture.transformer import _parts, capture_transformer, count_parameters
 from phaze_opt.workload.config import LLAMA, TransformerConfig
-from phaze_opt.workload.experts import Experts
 from phaze_opt.workload.graph import AttentionScores, Layer, WorkloadVariant
 from phaze_opt.workload.huggingface import read_huggingface_config
 from phaze_opt.workload.summary import collective_bytes
