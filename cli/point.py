@@ -138,10 +138,26 @@ class PointOptions:
         str,
         typer.Option(
             help="What selective recompute runs again, with commas: core_attn, layernorm, mlp, "
-            "moe, moe_act, mla_up_proj, shared_experts.",
+            "moe, moe_act, mla_up_proj, shared_experts; or the policy of a framework, as minimal "
+            "or torch-op.",
             show_default=False,
         ),
     ] = ""
+    offload_parts: Annotated[
+        str,
+        typer.Option(
+            help="What waits on the host from forward to backward: layer (all that is kept), or, "
+            "with commas, the inputs of attn_norm, qkv_linear, core_attn, attn_proj, mlp_norm, "
+            "expert_fc1, moe_act.",
+            show_default=False,
+        ),
+    ] = ""
+    offload_share: Annotated[
+        float, typer.Option(help="Share of the layers whose activations do so.")
+    ] = 1.0
+    offload_optimizer: Annotated[
+        float, typer.Option(help="Share of the optimizer state that waits on the host, 0 to 1.")
+    ] = 0.0
     context_parallel: Annotated[
         int, typer.Option(help="Neighbouring devices that share every sequence.")
     ] = 1
@@ -325,6 +341,9 @@ class PointOptions:
             microbatch=self.microbatch,
             recompute=recompute_with(self.recompute_parts, self.recompute),
             recompute_parts=self.recompute_parts,
+            offload_parts=self.offload_parts,
+            offload_share=self.offload_share,
+            offload_optimizer=self.offload_optimizer,
             sequence_parallel=self.sequence_parallel,
             zero=self.zero,
             pipeline_schedule=self.pipeline_schedule or by_default,

@@ -14,7 +14,7 @@ from phaze_opt.degrees import Degrees
 from phaze_opt.errors import InputError
 from phaze_opt.estimator.vector_core import vector_operator
 from phaze_opt.hardware.accelerator import Accelerator
-from phaze_opt.hardware.buildable import check_chip, check_precisions
+from phaze_opt.hardware.buildable import check_chip, check_training
 from phaze_opt.network.cluster import Cluster
 from phaze_opt.network.collective import tensor_terms
 from phaze_opt.network.slices import slices
@@ -152,7 +152,7 @@ def cost_points(
     cluster = slices(first.cluster)[slice_index]
     for point in points:
         check_chip(point.accelerator)
-        check_precisions(point.accelerator, point.training)
+        check_training(point.accelerator, point.training)
     degrees = degrees_of(first.placement, first.workload, first.cluster, first.training)
     fusion = fusion_of(first)
     training = training_as_fused(first.training, fusion)
@@ -205,6 +205,7 @@ def _problem(
         accumulation_parameters_per_s=_lanes_per_s(chip, "add"),
         collective_core_share=accelerator.calibration.collective_core_share,
         least=least,
+        host_bytes_per_s=accelerator.host_link_bytes_per_s or math.inf,
         **shape._asdict(),
     )
 

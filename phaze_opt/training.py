@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TypeVar
 
+from phaze_opt.activation_names import OFFLOAD_PARTS, RECOMPUTE_POLICIES
 from phaze_opt.arrays import IntArray
 from phaze_opt.checked import check_fields, shown
 from phaze_opt.choices import (
@@ -61,7 +62,7 @@ class Optimizer:
     name: OptimizerName
     weight_bytes: float
     gradient_bytes: int
-    state_bytes: int
+    state_bytes: float
     fused_step_bytes: int
     eager_kernels: tuple[tuple[str, int], ...]
     step_cycles: int
@@ -80,7 +81,7 @@ class Optimizer:
         return sum(moved for name, moved in self.eager_kernels if name == _FIRST_ADDED)
 
     @property
-    def held_bytes(self) -> tuple[float, int, int]:
+    def held_bytes(self) -> tuple[float, int, float]:
         """Held per parameter, by kind."""
         return self.weight_bytes + self.copy_bytes, self.gradient_bytes, self.state_bytes
 
@@ -194,9 +195,12 @@ def _in_fewer_bits(
     primary_weights: bool,
     param_gather: bool,
     accumulation_dtype: GradientDtype | None,
+    offloaded: float,
 ) -> Optimizer:
     """Return what `Training.state` does, cached."""
     own = OPTIMIZERS[name]
+    if offloaded:
+        own = replace(own, state_bytes=own.state_bytes * (1.0 - offloaded))
     if accumulation_dtype is not None:
         gradient_bytes = ELEMENT_BYTES[accumulation_dtype]
         less = own.gradient_bytes - gradient_bytes
@@ -315,8 +319,9 @@ class Training:
         It takes that much longer; what devices hold is that of even routing.
     recompute_parts
         Which parts of a layer selective recompute runs again, of `RECOMPUTE_PARTS` with commas
-        between them; ``block.mlp`` is that of layers of this name only. Those that ``recompute``
-        describes where none is named.
+        between them; ``block.mlp`` is that of layers of this name only. Or one of
+        `RECOMPUTE_POLICIES` alone, which says what is kept. What ``recompute`` describes where none
+        is named.
     context_parallel
         Devices that share every sequence, see `phaze_opt.workload.context_parallel`: neighbours in
         the order of ranks, next to the tensor-parallel group. They hold the same parameters, so
@@ -346,6 +351,17 @@ class Training:
         Whether the products that make weight gradients add them up over microbatches themselves,
         see `phaze_opt.workload.fused_accumulation`. Nothing changes at stages 2 and 3 of ZeRO,
         where each replica adds up its share of what has been reduced.
+    offload_parts
+        What of a layer waits on the host from its forward to its backward, of `OFFLOAD_PARTS` with
+        commas between them: ``layer`` for all that the layer keeps, or inputs of parts. It goes
+        out beside forwards and comes back beside backwards (`phaze_opt.passes.offload`).
+    offload_share
+        Share of the layers that do so, from above 0 to 1: 20 of 80 is 0.25. It holds for every
+        layer alike, as frameworks spread the transfers over all layers; nothing changes where
+        nothing is offloaded.
+    offload_optimizer
+        Share of the optimizer state that waits on the host from step to step, from 0 to 1; it comes
+        in for the step and goes out after it.
     """
 
     global_batch: int
@@ -374,6 +390,9 @@ class Training:
     context_kind: ContextKind = "ring"
     recompute_parts: str = ""
     fused_accumulation: bool = False
+    offload_parts: str = ""
+    offload_share: float = 1.0
+    offload_optimizer: float = 0.0
 
     def __repr__(self) -> str:
         return short_repr(self)
@@ -397,9 +416,7 @@ class Training:
 
         check_size("expert_parallel", self.expert_parallel, MOST_SAMPLES)
         check_size("context_parallel", self.context_parallel, MOST_SAMPLES)
-        for part in self.parts_again:
-            if part.rpartition(".")[2] not in RECOMPUTE_PARTS:
-                raise unknown_name("part in recompute_parts:", part, RECOMPUTE_PARTS)
+        self._check_parts()
         if self.recompute_parts and self.recompute != "selective":
             raise InputError(
                 f"recompute is {self.recompute}, but with recompute_parts "
@@ -410,7 +427,53 @@ class Training:
                 f"expert_imbalance is {self.expert_imbalance}, but it must be between 1 and "
                 f"{MOST_IMBALANCE:g}."
             )
+        self._check_offload()
         self._check_fp8_weights()
+
+    def _check_parts(self) -> None:
+        """Refuse parts that there are not, and a policy beside parts."""
+        parts = self.parts_again
+        policies = [part for part in parts if part in RECOMPUTE_POLICIES]
+        if policies and len(parts) > 1:
+            raise InputError(
+                f"recompute_parts is {self.recompute_parts}, but the policy {policies[0]} must "
+                "stand alone: it says of every tensor whether it is kept."
+            )
+        for part in () if policies else parts:
+            if part.rpartition(".")[2] not in RECOMPUTE_PARTS:
+                allowed = (*RECOMPUTE_PARTS, *RECOMPUTE_POLICIES)
+                raise unknown_name("part in recompute_parts:", part, allowed)
+
+    def _check_offload(self) -> None:
+        """Refuse parts that cannot wait on the host, and shares that are none."""
+        for part in self.parts_offloaded:
+            if part not in OFFLOAD_PARTS:
+                raise unknown_name("part in offload_parts:", part, tuple(OFFLOAD_PARTS))
+        if "layer" in self.parts_offloaded and len(self.parts_offloaded) > 1:
+            raise InputError(
+                f"offload_parts is {self.offload_parts}, but layer must stand alone: it is all "
+                "that a layer keeps."
+            )
+        if not 0.0 < self.offload_share <= 1.0:
+            raise InputError(
+                f"offload_share is {self.offload_share}, but it must be above 0 and at most 1."
+            )
+        if not 0.0 <= self.offload_optimizer <= 1.0:
+            raise InputError(
+                f"offload_optimizer is {self.offload_optimizer}, but it must be between 0 and 1."
+            )
+        if self.offload_optimizer and OPTIMIZERS[self.optimizer].state_bytes == 0:
+            raise InputError(
+                f"offload_optimizer is {self.offload_optimizer}, but the optimizer "
+                f"{self.optimizer} has no state; it must be 0, or the optimizer another one."
+            )
+        named = self.offloaded_names
+        if named and self.recompute in ("selective", "solve") and not self.recompute_parts:
+            raise InputError(
+                f"offload_parts is {self.offload_parts} and recompute {self.recompute}, which does "
+                "not say by name what is kept; name recompute_parts, or take layer, or recompute "
+                "none or full."
+            )
 
     def _check_fp8_weights(self) -> None:
         """Refuse weights in fp8 where no software has them, or nothing keeps their precision."""
@@ -451,6 +514,36 @@ class Training:
         if not self.recompute_parts:
             return ()
         return tuple(sorted({name.strip() for name in self.recompute_parts.split(",")}))
+
+    @property
+    def parts_offloaded(self) -> tuple[str, ...]:
+        """The parts of a layer that wait on the host, sorted."""
+        if not self.offload_parts:
+            return ()
+        return tuple(sorted({name.strip() for name in self.offload_parts.split(",")}))
+
+    @property
+    def offloaded_names(self) -> tuple[str, ...]:
+        """Names of the tensors that wait on the host; none where all that a layer keeps does."""
+        names = [name for part in self.parts_offloaded for name in OFFLOAD_PARTS[part]]
+        policies = [RECOMPUTE_POLICIES[p] for p in self.parts_again if p in RECOMPUTE_POLICIES]
+        names += [name for policy in policies for name in policy.offloaded]
+        return () if "layer" in self.parts_offloaded else tuple(dict.fromkeys(names))
+
+    @property
+    def offloads_activations(self) -> bool:
+        """Whether anything that layers keep waits on the host."""
+        return bool(self.parts_offloaded or self.offloaded_names)
+
+    @property
+    def offloads(self) -> bool:
+        """Whether anything waits on the host."""
+        return self.offloads_activations or self.offload_optimizer > 0.0
+
+    @property
+    def offloaded_state_bytes(self) -> float:
+        """Bytes per parameter of the optimizer state on the host, of those a replica steps."""
+        return OPTIMIZERS[self.optimizer].state_bytes * self.offload_optimizer
 
     @property
     def most_replicas(self) -> int:
@@ -551,6 +644,7 @@ class Training:
             self.fp8_primary_weights,
             self.fp8_param_gather,
             self.accumulation_dtype,
+            self.offload_optimizer,
         )
 
     @property

@@ -65,7 +65,9 @@ def single_steps(point: Point) -> Iterator[Step]:
     """Yield every change that a point allows, the stronger ones of a kind later."""
     training = point.training
     for recompute in _RECOMPUTES[_RECOMPUTES.index(training.recompute) + 1 :]:
-        yield Step("recompute", {"recompute": recompute, "recompute_parts": ""})
+        # Captured selective recompute does not say by name what can wait on the host.
+        if recompute == "full" or not training.offloaded_names:
+            yield Step("recompute", {"recompute": recompute, "recompute_parts": ""})
     for zero in range(training.zero + 1, 4):
         yield Step("zero", {"zero": zero})
     held = training.precision in PRIMARY_WEIGHTS and not training.fp8_primary_weights

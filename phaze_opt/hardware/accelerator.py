@@ -105,6 +105,9 @@ class Accelerator(PrintsAsTables):
         Nominal multiply-accumulates per cycle in 8-bit and 4-bit floating point and in 8-bit
         integers for each in bf16, dense; ``None`` where the arrays have none. They take area under
         the model ``chip``.
+    host_link_bytes_per_s
+        Sustained bandwidth of the link to the memory of the host, each way at the same time;
+        ``None`` where nobody states it. Only what a run offloads depends on it.
 
     Raises
     ------
@@ -132,6 +135,7 @@ class Accelerator(PrintsAsTables):
     fp8_ratio: float | None = None
     fp4_ratio: float | None = None
     int8_ratio: float | None = None
+    host_link_bytes_per_s: float | None = None
 
     def __post_init__(self) -> None:
         check_fields(self)

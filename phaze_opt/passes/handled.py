@@ -11,7 +11,7 @@ from typing import Any
 
 from phaze_opt.errors import InputError
 from phaze_opt.hardware.accelerator import Accelerator
-from phaze_opt.hardware.buildable import check_precisions
+from phaze_opt.hardware.buildable import check_training
 from phaze_opt.precision import ATTENTION_PRECISIONS, PRECISIONS
 from phaze_opt.training import Training
 
@@ -51,6 +51,9 @@ HANDLED: Mapping[str, Mapping[str, tuple[object, ...]]] = {
         "context_kind": ("ring", "a2a", "gather"),
         "recompute_parts": _EVERY,  # of the variant
         "fused_accumulation": (False, True),  # of the variant, and of what is added up beside it
+        # What is held is less by what waits on the host; that the link may take longer than the
+        # work is left out, so that times are bounded from below.
+        **dict.fromkeys(("offload_parts", "offload_share", "offload_optimizer"), _EVERY),
     },
     "Accelerator": dict.fromkeys(
         (
@@ -60,6 +63,7 @@ HANDLED: Mapping[str, Mapping[str, tuple[object, ...]]] = {
             *("clock_hz", "concurrent_operators", "calibration"),
             *("fp8_ratio", "fp4_ratio", "int8_ratio"),
             "tdp_w",  # on which nothing depends
+            "host_link_bytes_per_s",  # however fast, the bounds hold
         ),
         _EVERY,
     ),
@@ -93,9 +97,9 @@ def check_handled(training: Training, accelerators: Sequence[Accelerator] = ()) 
         Names the field, and the value where only some are known.
     """
     _check_fields("Training", training)
-    if (training.precision, training.attention_precision) != ("bf16", "bf16"):
+    if training.offloads or (training.precision, training.attention_precision) != ("bf16", "bf16"):
         for accelerator in accelerators:
-            check_precisions(accelerator, training)
+            check_training(accelerator, training)
     for accelerator in {type(chip): chip for chip in accelerators}.values():
         _check_fields("Accelerator", accelerator)
     for calibration in {type(chip.calibration): chip.calibration for chip in accelerators}.values():

@@ -35,6 +35,9 @@ _OPTIONS = (
     "context_parallel",
     "context_kind",
     "recompute_parts",
+    "offload_parts",
+    "offload_share",
+    "offload_optimizer",
 )
 """Fields of `Training` that are options of ``evaluate`` with a value."""
 

@@ -55,6 +55,7 @@ WORDS = (
     "attention_precision",
     "context_kind",
     "recompute_parts",
+    "offload_parts",
     "attention",
     "cluster",
 )
@@ -168,6 +169,11 @@ def refuse_free_axes(fields: Iterable[str], model: AreaModel, *, has_power_limit
             raise InputError(
                 "l2_bytes_per_cycle cannot be searched, since no area model charges for the "
                 "bandwidth of private buffers; fix it."
+            )
+        if field == "host_link_bytes_per_s":
+            raise InputError(
+                "host_link_bytes_per_s cannot be searched, since no area model charges for the "
+                "link to the host; fix it."
             )
         if field == "clock_hz" and (model == "phaze-22nm" or not has_power_limit):
             raise InputError(

@@ -207,7 +207,7 @@ class StudySpec:
     interleave, overlap, fused_optimizer, gather_copies, launch, gradient_dtype, expert_parallel, \
     dispatcher, expert_imbalance, precision, fp8_primary_weights, fp8_param_gather, \
     attention_precision, accumulation_dtype, context_parallel, context_kind, recompute_parts, \
-    fused_accumulation
+    fused_accumulation, offload_parts, offload_share, offload_optimizer
         Options of the training run, as in `phaze_opt.training.Training`, unless they are axes of
         the space. An interleave above 1 implies the interleaved pipeline schedule.
     workloads
@@ -273,6 +273,9 @@ class StudySpec:
     context_kind: ContextKind = "ring"
     recompute_parts: str = ""
     fused_accumulation: bool = False
+    offload_parts: str = ""
+    offload_share: float = 1.0
+    offload_optimizer: float = 0.0
     placement: PlacementChoice = "solve"
 
     def __post_init__(self) -> None:

@@ -41,7 +41,7 @@ from phaze_opt.validation.measured import ValidationRow, ValidationTable
 from phaze_opt.validation.reserved import kept_bytes
 from phaze_opt.workload.zoo import load_workload
 
-_FILES = ("training.csv", "training_experts.csv", "training_context.csv")
+_FILES = ("training.csv", "training_experts.csv", "training_context.csv", "training_kept.csv")
 _MEASURED = ("measured_s", "measured_memory_bytes")
 _NOT_OPTIONS = ("table", "case", "trust", "repeats", "source", *_MEASURED)
 """Columns that say something of the measurement, not of how the model ran."""
@@ -148,8 +148,7 @@ def _tables(
     grouped: dict[tuple[str, str], list[dict[str, str]]] = {}
     for row in itertools.chain.from_iterable(data_rows("validation", name) for name in _FILES):
         if row[column]:
-            shared = ", sequences shared" if "context_parallel" in row else ""
-            grouped.setdefault((row["table"] + shared, row["accelerator"]), []).append(row)
+            grouped.setdefault((row["table"] + _kind_of(row), row["accelerator"]), []).append(row)
     tables = []
     for (name, accelerator), members in grouped.items():
         rows = []
@@ -171,6 +170,15 @@ def _tables(
         source = members[0]["source"]
         tables.append(ValidationTable(name + suffix, accelerator, 0.0, source, tuple(rows), unit))
     return tables
+
+
+def _kind_of(row: dict[str, str]) -> str:
+    """Say what sets the runs of a file apart from others of their publication."""
+    if "context_parallel" in row:
+        return ", sequences shared"
+    if "offload_parts" not in row:
+        return ""
+    return ", activations offloaded" if row["offload_parts"] else ", rematerialised by policy"
 
 
 def _run(options: dict[str, str]) -> _Run:
@@ -251,6 +259,8 @@ def _as_it_may_have_run(options: dict[str, str]) -> Iterator[tuple[CostedPoint, 
             microbatch=microbatch,
             recompute=cast(Recompute, options["recompute"]),
             recompute_parts=options.get("recompute_parts", ""),
+            offload_parts=options.get("offload_parts", ""),
+            offload_share=float(options.get("offload_share") or 1.0),
             optimizer=cast(OptimizerName, options["optimizer"] or software.optimizer),
             sequence_parallel=sequence_parallel,
             zero=int(options["zero"]),

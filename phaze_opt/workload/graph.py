@@ -488,6 +488,9 @@ class Layer:
     expert_groups
         Into how many groups the experts are divided, and from how many of them those of a token
         are chosen; not set where from all.
+    offloaded_bytes
+        What it keeps in tensors that wait on the host by name, under the recompute of a training
+        (`phaze_opt.workload.recompute_parts`); not set in a captured layer.
     """
 
     name: str
@@ -502,6 +505,7 @@ class Layer:
     output_bytes: Size
     routed_parameters: Size | UnsetType = UNSET
     expert_groups: tuple[Positive, Positive] | UnsetType = UNSET
+    offloaded_bytes: Size | UnsetType = UNSET
 
 
 @hashed_once

@@ -71,9 +71,16 @@ OTHER: dict[str, str] = {
     "context_kind": '"a2a"',
     "recompute_parts": '"core_attn"',
     "fused_accumulation": "true",
+    "offload_parts": '"layer"',
+    "offload_share": "0.5",
+    "offload_optimizer": "0.5",
 }
 _FP8 = {"optimizer": '"adam"', "precision": '"fp8"'}
-NEEDS: dict[str, dict[str, str]] = {"fp8_primary_weights": _FP8, "fp8_param_gather": _FP8}
+NEEDS: dict[str, dict[str, str]] = {
+    "fp8_primary_weights": _FP8,
+    "fp8_param_gather": _FP8,
+    "offload_optimizer": {"optimizer": '"adam"'},
+}
 """Keys that stand only beside others."""
 INNER: dict[type, tuple[str, dict[str, str]]] = {
     AreaSpec: (
@@ -151,6 +158,9 @@ AXES: dict[str, list[Any]] = {
     "context_kind": ["ring", "gather"],
     "recompute_parts": ["", "mlp"],
     "fused_accumulation": [False, True],
+    "offload_parts": ["", "layer"],
+    "offload_share": [0.5, 1.0],
+    "offload_optimizer": [0.5, 1.0],
     "fp8_ratio": [2.0, 1.0],
     "fp4_ratio": [4.0, 2.0],
     "int8_ratio": [2.0, 1.0],
@@ -213,8 +223,10 @@ def test_every_key_of_a_workload_changes_the_question(key: str, tmp_path: Path) 
 
 
 LEVELS = ("network.0.bandwidth_gb_per_s", "network.0.launch_us")
-SEARCHABLE = [name for name in (*ORDER, *LEVELS) if name != "l2_bytes_per_cycle"]
-"""No area model charges for the bandwidth of private buffers, which is refused as an axis."""
+FREE = ("l2_bytes_per_cycle", "host_link_bytes_per_s", "host_link_gb_per_s")
+SEARCHABLE = [name for name in (*ORDER, *LEVELS) if name not in FREE]
+"""No area model charges for the bandwidth of private buffers and of the link to the host, which are
+refused as axes."""
 
 
 @pytest.mark.parametrize("name", SEARCHABLE)
