@@ -255,10 +255,12 @@ class PointOptions:
         """Name the point on one line."""
         known = workload.sequence > 1 and "sequence=" not in self.model
         sequence = f", sequence {workload.sequence:,}," if known else ""
+        training = self._training()
         return (
             f"{self.model}{sequence} on {self.devices} × {self.accelerator}, {self.cluster}, "
             f"global batch {self.global_batch}, microbatch {self.microbatch}, "
-            f"recompute {self.recompute}, {self._training().optimizer}{self._narrow}"
+            f"recompute {training.recompute_parts or training.recompute}, "
+            f"{training.optimizer}{self._narrow}"
         )
 
     @property

@@ -1,9 +1,9 @@
 """Activations that wait on the host: what they free, and how long the link holds a layer up.
 
-What a layer that attends keeps, or a named part of it, goes out after its forward and comes back before its
-backward, beside the compute of other layers. Two layers' worth of it is on the device at a time:
-what one layer has made goes out while the next makes its own, and what one backward reads comes in
-while the backward of the layer behind it runs (double buffers, as in Transformer Engine's
+What a layer with attention keeps, or a named part of it, goes out after its forward and comes back
+before its backward, beside the compute of other layers. Two layers' worth of it is on the device at
+a time: what one layer has made goes out while the next makes its own, and what one backward reads
+comes in while the backward of the layer behind it runs (double buffers, as in Transformer Engine's
 ``cpu_offload.py``). Out and in have a direction of the link each, so that with ``o`` seconds for
 what a layer sends a forward takes
 

@@ -172,7 +172,7 @@ def _offload(costs: CandidateCosts, layout: Layout, stage: int) -> Communication
     problem, candidate = costs.problem, layout.candidate
     layers = layout.layers(stage, problem.layers[candidate.tensor])
     microbatches = costs.microbatches(candidate.data)
-    sent_bytes = microbatches * sum(layer.offloaded_bytes for layer in layers)
+    sent_bytes = float(microbatches * sum(layer.offloaded_bytes for layer in layers))
     exposed_s = microbatches * sum(layer.link_exposed_s for layer in layers)
     shards = costs.shards(candidate.data)
     stepped = stepped_parameters(layers, shards) / shards.optimizer
