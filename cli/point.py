@@ -97,6 +97,14 @@ class PointOptions:
             "with those of experts and sequences too."
         ),
     ] = "solve"
+    stages: Annotated[
+        str,
+        typer.Option(
+            help="Transformer blocks of each stage of a given placement, as 3,4,4,3; or all "
+            "layers, embedding and head among them. Even by default.",
+            show_default=False,
+        ),
+    ] = ""
     zero: Annotated[int, typer.Option(help="ZeRO stage, 0 to 3.")] = 0
     gather_copies: Annotated[
         bool | None,
@@ -290,6 +298,7 @@ class PointOptions:
             fusion=self._given("fusion"),
             power_limit_w=self.power_limit_w,
             prove=self.proof,
+            stages=self.stages,
         ).point
 
     def preset(self) -> AcceleratorPreset:

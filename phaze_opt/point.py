@@ -45,7 +45,8 @@ class Point:
 
     The attributes are those of the function, ``host_rate`` is that of
     `phaze_opt.passes.estimates.Chip`, and ``solved_recompute`` says whether the recompute of the
-    training was found (`phaze_opt.recompute_search`).
+    training was found (`phaze_opt.recompute_search`). ``stages`` are the layers of the stages of
+    given degrees, see `phaze_opt.placement.given_split`; even ones by default.
     """
 
     workload: Workload
@@ -59,6 +60,7 @@ class Point:
     prove: bool = False
     host_rate: float = 1.0
     solved_recompute: bool = False
+    stages: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True)

@@ -43,14 +43,15 @@ class Step:
     def applied(self, point: Point) -> Point:
         """Change a point; its workload is still the old one."""
         if self.kind == "placement":
-            return replace(point, placement="solve")
+            return replace(point, placement="solve", stages=None)
         if self.kind in ("tensor", "pipeline"):
             degrees = given_degrees(point)._replace(**{self.kind: self.degree})
             # As many replicas stay as the devices then hold.
             sharing = degrees.tensor * point.training.context_parallel
             most = point.cluster.devices // (degrees.pipeline * sharing)
             degrees = degrees._replace(data=max(1, min(degrees.data, most)))
-            return replace(point, placement=degrees)
+            stages = point.stages if degrees.pipeline == given_degrees(point).pipeline else None
+            return replace(point, placement=degrees, stages=stages)
         return replace(point, training=replace(point.training, **self.training))
 
 
@@ -136,6 +137,8 @@ def changed_options(before: Point, after: Point) -> tuple[str, ...]:
         placement = after.placement
         text = placement if isinstance(placement, str) else Degrees(*placement).text
         options.append(f"--placement {text}")
+    if after.stages != before.stages:
+        options.append("--stages ''")
     if after.accelerator.hbm_bytes != before.accelerator.hbm_bytes:
         options.append(f"--set hbm_gib={after.accelerator.hbm_bytes // GIB}")
     return tuple(options)
