@@ -106,6 +106,13 @@ class PointOptions:
         ),
     ] = ""
     zero: Annotated[int, typer.Option(help="ZeRO stage, 0 to 3.")] = 0
+    zero_group: Annotated[
+        int,
+        typer.Option(
+            help="Neighbouring replicas among which ZeRO shares out; the groups hold copies "
+            "(hybrid sharding). 0: all replicas. Needs given degrees."
+        ),
+    ] = 0
     gather_copies: Annotated[
         bool | None,
         typer.Option(
@@ -357,6 +364,7 @@ class PointOptions:
             offload_optimizer=self.offload_optimizer,
             sequence_parallel=self.sequence_parallel,
             zero=self.zero,
+            zero_group=self.zero_group,
             pipeline_schedule=self.pipeline_schedule or by_default,
             interleave=self.interleave,
             residency=self.residency,

@@ -351,6 +351,10 @@ class Training:
         Whether the products that make weight gradients add them up over microbatches themselves,
         see `phaze_opt.workload.fused_accumulation`. Nothing changes at stages 2 and 3 of ZeRO,
         where each replica adds up its share of what has been reduced.
+    zero_group
+        Among how many neighbouring replicas ZeRO shares out; the groups hold copies of one another
+        (hybrid sharding: ``HYBRID_SHARD`` of PyTorch's FSDP; MaxText's ``dcn_data_parallelism``
+        beside ``ici_fsdp_parallelism``). 0 for all replicas.
     offload_parts
         What of a layer waits on the host from its forward to its backward, of `OFFLOAD_PARTS` with
         commas between them: ``layer`` for all that the layer keeps, or inputs of parts. It goes
@@ -390,6 +394,7 @@ class Training:
     context_kind: ContextKind = "ring"
     recompute_parts: str = ""
     fused_accumulation: bool = False
+    zero_group: int = 0
     offload_parts: str = ""
     offload_share: float = 1.0
     offload_optimizer: float = 0.0
@@ -427,6 +432,7 @@ class Training:
                 f"expert_imbalance is {self.expert_imbalance}, but it must be between 1 and "
                 f"{MOST_IMBALANCE:g}."
             )
+        self._check_zero_group()
         self._check_offload()
         self._check_fp8_weights()
 
@@ -443,6 +449,27 @@ class Training:
             if part.rpartition(".")[2] not in RECOMPUTE_PARTS:
                 allowed = (*RECOMPUTE_PARTS, *RECOMPUTE_POLICIES)
                 raise unknown_name("part in recompute_parts:", part, allowed)
+
+    def _check_zero_group(self) -> None:
+        """Refuse a group in which nothing is shared out, or experts are."""
+        group = self.zero_group
+        if group == 0:
+            return
+        check_size("zero_group", group, MOST_SAMPLES)
+        if group == 1 or self.zero == 0:
+            raise InputError(
+                f"zero_group is {group} and zero is {self.zero}, but where nothing is shared out "
+                "there is no group; zero_group must be 0, or at least 2 with zero 1, 2 or 3."
+            )
+        if self.expert_parallel > 1:
+            raise InputError(
+                f"zero_group is {group}, but expert_parallel is {self.expert_parallel}; routed "
+                "experts are shared out among all replicas only."
+            )
+
+    def sharing(self, replicas: int) -> int:
+        """Return among how many of some replicas ZeRO shares out."""
+        return min(self.zero_group, replicas) if self.zero_group else replicas
 
     def _check_offload(self) -> None:
         """Refuse parts that cannot wait on the host, and shares that are none."""

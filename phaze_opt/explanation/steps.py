@@ -84,7 +84,8 @@ def single_steps(point: Point) -> Iterator[Step]:
         yield Step("pipeline_schedule", {"pipeline_schedule": "1f1b", "interleave": 1})
     if point.placement != "solve":
         yield from _degree_steps(point)
-        yield Step("placement")
+        if training.zero_group == 0:
+            yield Step("placement")
 
 
 def _degree_steps(point: Point) -> Iterator[Step]:

@@ -34,7 +34,7 @@ def as_estimated(training: Training) -> Training:
     """
     if training.zero == 0 and training.launch == "graphs":
         return training
-    return replace(training, zero=0, launch="graphs")
+    return replace(training, zero=0, zero_group=0, launch="graphs")
 
 
 def graphs_of(layer: Layer, training: Training) -> dict[str, OperatorGraph]:

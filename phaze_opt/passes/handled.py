@@ -33,6 +33,7 @@ HANDLED: Mapping[str, Mapping[str, tuple[object, ...]]] = {
         "accumulation_dtype": (None, "fp32", "bf16"),
         "launch": ("graphs", "compiled", "eager"),
         "zero": (0, 1, 2, 3),
+        "zero_group": (0,),  # others only at given degrees
         "optimizer": _EVERY,  # whose bytes are in `OPTIMIZERS`
         "fused_optimizer": (False, True),
         # Of the variant, which is captured for them.

@@ -59,6 +59,11 @@ def solve_placement(
     _check(problem)
     if degrees is None:
         _check_replicas(problem)
+        if problem.training.zero_group:
+            raise InputError(
+                f"zero_group is {problem.training.zero_group}, but the placement is to be found; "
+                "give its degrees, since only for all replicas is the fastest one known."
+            )
     if degrees is None and is_deep(problem):
         return solve_deep(problem)
     costs = CandidateCosts(problem)
@@ -166,6 +171,11 @@ def _given(
         raise InfeasibleError(
             f"{label} with microbatch {training.microbatch} needs a global batch of at least "
             f"{samples}, but it is {training.global_batch}."
+        )
+    if data % training.sharing(data):
+        raise InfeasibleError(
+            f"{label} has {data} replicas, but with a zero_group of {training.zero_group} there "
+            "must be a multiple of it."
         )
     if data % training.expert_parallel:
         raise InfeasibleError(

@@ -39,7 +39,13 @@ RATIOS = ("fp8_ratio", "fp4_ratio", "int8_ratio")
 PRIVATE_BUFFERS = ("l2_tc_bytes", "l2_vc_bytes")
 """Fields whose value may be `phaze_opt.spec.axes.RULE`."""
 
-TRAINING_NAMES = (*(field.name for field in dataclasses.fields(Training)), "attention")
+_NOT_OF_STUDIES = ("zero_group",)
+"""Options for which no placement is searched."""
+
+TRAINING_NAMES = (
+    *(field.name for field in dataclasses.fields(Training) if field.name not in _NOT_OF_STUDIES),
+    "attention",
+)
 """Options of the training run, and the attention of the model."""
 
 WORDS = (

@@ -178,6 +178,8 @@ def _kind_of(row: dict[str, str]) -> str:
         return ", sequences shared"
     if "offload_parts" not in row:
         return ""
+    if row["zero_group"]:
+        return ", several slices"
     return ", activations offloaded" if row["offload_parts"] else ", rematerialised by policy"
 
 
@@ -264,6 +266,7 @@ def _as_it_may_have_run(options: dict[str, str]) -> Iterator[tuple[CostedPoint, 
             optimizer=cast(OptimizerName, options["optimizer"] or software.optimizer),
             sequence_parallel=sequence_parallel,
             zero=int(options["zero"]),
+            zero_group=int(options.get("zero_group") or 0),
             pipeline_schedule="interleaved" if interleave > 1 else "1f1b",
             interleave=interleave,
             overlap=cast(Overlap, options["overlap"] or software.overlap),
