@@ -98,7 +98,22 @@ class PointOptions:
             "with those of experts and sequences too."
         ),
     ] = "solve"
+    stages: Annotated[
+        str,
+        typer.Option(
+            help="Transformer blocks of each stage of a given placement, as 3,4,4,3; or all "
+            "layers, embedding and head among them. Even by default.",
+            show_default=False,
+        ),
+    ] = ""
     zero: Annotated[int, typer.Option(help="ZeRO stage, 0 to 3.")] = 0
+    zero_group: Annotated[
+        int,
+        typer.Option(
+            help="Neighbouring replicas among which ZeRO shares out; the groups hold copies "
+            "(hybrid sharding). 0: all replicas. Needs given degrees."
+        ),
+    ] = 0
     gather_copies: Annotated[
         bool | None,
         typer.Option(
@@ -153,10 +168,26 @@ class PointOptions:
         str,
         typer.Option(
             help="What selective recompute runs again, with commas: core_attn, layernorm, mlp, "
-            "moe, moe_act, mla_up_proj, shared_experts.",
+            "moe, moe_act, mla_up_proj, shared_experts; or the policy of a framework, as minimal "
+            "or torch-op.",
             show_default=False,
         ),
     ] = ""
+    offload_parts: Annotated[
+        str,
+        typer.Option(
+            help="What waits on the host from forward to backward: layer (all that is kept), or, "
+            "with commas, the inputs of attn_norm, qkv_linear, core_attn, attn_proj, mlp_norm, "
+            "expert_fc1, moe_act.",
+            show_default=False,
+        ),
+    ] = ""
+    offload_share: Annotated[
+        float, typer.Option(help="Share of the layers whose activations do so.")
+    ] = 1.0
+    offload_optimizer: Annotated[
+        float, typer.Option(help="Share of the optimizer state that waits on the host, 0 to 1.")
+    ] = 0.0
     context_parallel: Annotated[
         int, typer.Option(help="Neighbouring devices that share every sequence.")
     ] = 1
@@ -274,10 +305,12 @@ class PointOptions:
         """Name the point on one line."""
         known = workload.sequence > 1 and "sequence=" not in self.model
         sequence = f", sequence {workload.sequence:,}," if known else ""
+        training = self._training()
         return (
             f"{self.model}{sequence} on {self.devices} × {self.accelerator}, {self.cluster}, "
             f"global batch {self.global_batch}, microbatch {self.microbatch}, "
-            f"recompute {self.recompute}, {self._training().optimizer}{self._narrow}"
+            f"recompute {training.recompute_parts or training.recompute}, "
+            f"{training.optimizer}{self._narrow}"
         )
 
     @property
@@ -312,6 +345,7 @@ class PointOptions:
             fusion=self._given("fusion"),
             power_limit_w=self.power_limit_w,
             prove=self.proof,
+            stages=self.stages,
         ).point
 
     def preset(self) -> AcceleratorPreset:
@@ -365,8 +399,12 @@ class PointOptions:
             microbatch=self.microbatch,
             recompute=recompute_with(self.recompute_parts, self.recompute),
             recompute_parts=self.recompute_parts,
+            offload_parts=self.offload_parts,
+            offload_share=self.offload_share,
+            offload_optimizer=self.offload_optimizer,
             sequence_parallel=self.sequence_parallel,
             zero=self.zero,
+            zero_group=self.zero_group,
             pipeline_schedule=self.pipeline_schedule or by_default,
             interleave=self.interleave,
             residency=self.residency,

@@ -37,7 +37,7 @@ def batch_energy_by_level_j(
     parameters = sum(map(local_parameters, by_stage))
     # A model may have no parameters.
     added_share = sum(map(added_parameters, by_stage)) / max(parameters, 1)
-    shards = Shards.of(training.zero, solved.degrees.as_replicas.data)
+    shards = Shards.of(training.zero, training.sharing(solved.degrees.as_replicas.data))
     # Of what replicas share out, each updates its share of the experts elsewhere too.
     elsewhere = sum(layer.elsewhere_parameters for layers in by_stage for layer in layers)
     energy_j = {

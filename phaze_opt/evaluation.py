@@ -23,7 +23,7 @@ from phaze_opt.garbage import collected_later
 from phaze_opt.hardware.accelerator import Accelerator
 from phaze_opt.hardware.energy import static_power_w
 from phaze_opt.hardware.ranges import RangedRate, RateRange, at_rates, rate_ranges
-from phaze_opt.named_point import PlacingText, named_point
+from phaze_opt.named_point import PlacingText, StagesText, named_point
 from phaze_opt.network.cluster import Cluster
 from phaze_opt.on_demand import deferrable, deferred
 from phaze_opt.passes.launches import host_range
@@ -217,6 +217,7 @@ def evaluate(
     power_limit_w: float | None = None,
     lane_rate: float = 1.0,
     prove: bool = False,
+    stages: StagesText | None = None,
 ) -> Evaluation:
     """Estimate, schedule and place one training run.
 
@@ -249,6 +250,9 @@ def evaluate(
         `phaze_opt.passes.estimates.Chip`.
     prove
         Whether schedules that the fast methods leave open are solved further; see the same.
+    stages
+        Layers of the pipeline stages of given degrees, ``(3, 4, 4, 3)`` or ``"3,4,4,3"``: repeated
+        layers, or all with what stands before and after them. Even ones by default.
 
     Returns
     -------
@@ -277,6 +281,7 @@ def evaluate(
         power_limit_w=power_limit_w,
         lane_rate=lane_rate,
         prove=prove,
+        stages=stages,
     ).point
     point = with_recompute_solved(point, cache)
     return with_range(point, evaluate_one(point, cache), cache)
@@ -402,6 +407,7 @@ def evaluate_many(points: Sequence[Point], cache: ScheduleCache | None = None) -
             point.cluster,
             point.training,
             point.placement,
+            point.stages,
             fusion_of(point),
         )
         groups.setdefault(shared, []).append(place)
@@ -436,7 +442,8 @@ def place_on_slice(
         As for `phaze_opt.point.cost_point`.
     """
     try:
-        fastest = _fastest_slice(costed, solve_placement(costed.problem, costed.degrees), cache)
+        solved = solve_placement(costed.problem, costed.degrees, costed.point.stages)
+        fastest = _fastest_slice(costed, solved, cache)
     except InfeasibleError as error:
         # On a slice there are no other degrees than on all of it, and devices hold as much.
         return costed, _infeasible(error, costed, max(costed.costs))
@@ -457,7 +464,7 @@ def _fastest_slice(
             continue
         other = cost_point(costed.point, cache, slice_index)
         try:
-            solved = solve_placement(other.problem, degrees)
+            solved = solve_placement(other.problem, degrees, costed.point.stages)
         except InfeasibleError:
             continue
         if bound_s is not None and solved.bound_s is not None:

@@ -30,6 +30,10 @@ PlacingText = Annotated[Placing | str, _PLACEMENTS]
 """A placement, or its degrees as text: ``"4x256x1"``."""
 
 
+StagesText = Annotated[tuple[int, ...] | str, "a number of layers for each stage, as 3,4,4,3"]
+"""Layers of the stages of a pipeline, or the same as text; none as empty text."""
+
+
 class NamedPoint(NamedTuple):
     """What names stand for.
 
@@ -59,6 +63,7 @@ def named_point(
     power_limit_w: float | None = None,
     lane_rate: float = 1.0,
     prove: bool = False,
+    stages: StagesText | None = None,
 ) -> NamedPoint:
     """Look up what is named, and capture the model where it is.
 
@@ -72,7 +77,7 @@ def named_point(
         Of a network that is named.
     sequence, attention
         Of a model that is named, if not its own.
-    training, placement, fusion, power_limit_w, lane_rate, prove
+    training, placement, fusion, power_limit_w, lane_rate, prove, stages
         As `phaze_opt.evaluation.evaluate` takes them.
 
     Raises
@@ -122,6 +127,7 @@ def named_point(
         power_limit_w,
         lane_rate,
         prove,
+        stages=_read_stages(stages, degrees),
     )
     return NamedPoint(point, load)
 
@@ -161,6 +167,30 @@ def read_placement(placement: PlacingText) -> Placing:
     if degrees is None or min(degrees) < 1:
         raise InputError(f"placement is {placement!r}, but it must be {_PLACEMENTS}.")
     return degrees
+
+
+def _read_stages(stages: StagesText | None, placement: Placing) -> tuple[int, ...] | None:
+    """Return the layers of stages, which may be text and belong to given degrees."""
+    if not stages:
+        return None
+    sizes: tuple[int, ...] | None = None
+    if isinstance(stages, str):
+        texts = [text.strip() for text in stages.split(",")]
+        if all(text.isdecimal() for text in texts):
+            sizes = tuple(map(int, texts))
+    elif min(stages) >= 0:
+        sizes = stages
+    if sizes is None:
+        raise InputError(
+            f"stages is {shown(stages)}, but it must be a number of layers for each stage, for "
+            "example 3,4,4,3."
+        )
+    if isinstance(placement, str):
+        raise InputError(
+            f"stages is {','.join(map(str, sizes))}, but the placement is {placement}; give its "
+            f"degrees, for example {len(sizes)}x1x1."
+        )
+    return sizes
 
 
 def _cluster(cluster: Cluster | Named, devices: int | None) -> Cluster:

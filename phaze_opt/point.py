@@ -14,7 +14,7 @@ from phaze_opt.degrees import Degrees
 from phaze_opt.errors import InputError
 from phaze_opt.estimator.vector_core import vector_operator
 from phaze_opt.hardware.accelerator import Accelerator
-from phaze_opt.hardware.buildable import check_chip, check_precisions, training_on
+from phaze_opt.hardware.buildable import check_chip, check_training, training_on
 from phaze_opt.network.cluster import Cluster
 from phaze_opt.network.collective import tensor_terms
 from phaze_opt.network.slices import slices
@@ -46,7 +46,8 @@ class Point:
 
     The attributes are those of the function, ``host_rate`` is that of
     `phaze_opt.passes.estimates.Chip`, and ``solved_recompute`` says whether the recompute of the
-    training was found (`phaze_opt.recompute_search`).
+    training was found (`phaze_opt.recompute_search`). ``stages`` are the layers of the stages of
+    given degrees, see `phaze_opt.placement.given_split`; even ones by default.
     """
 
     workload: Workload
@@ -60,6 +61,7 @@ class Point:
     prove: bool = False
     host_rate: float = 1.0
     solved_recompute: bool = False
+    stages: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -153,7 +155,7 @@ def cost_points(
     cluster = slices(first.cluster)[slice_index]
     for point in points:
         check_chip(point.accelerator)
-        check_precisions(point.accelerator, point.training)
+        check_training(point.accelerator, point.training)
     degrees = degrees_of(first.placement, first.workload, first.cluster, first.training)
     fusion = fusion_of(first)
     training = training_as_fused(training_on(first.accelerator, first.training), fusion)
@@ -206,6 +208,7 @@ def _problem(
         accumulation_parameters_per_s=_lanes_per_s(chip, "add"),
         collective_core_share=accelerator.calibration.collective_core_share,
         least=least,
+        host_bytes_per_s=accelerator.host_link_bytes_per_s or math.inf,
         **shape._asdict(),
     )
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TypeVar
 
+from phaze_opt.activation_names import OFFLOAD_PARTS, RECOMPUTE_POLICIES
 from phaze_opt.arrays import IntArray
 from phaze_opt.checked import check_fields, shown
 from phaze_opt.choices import (
@@ -62,7 +63,7 @@ class Optimizer:
     name: OptimizerName
     weight_bytes: float
     gradient_bytes: int
-    state_bytes: int
+    state_bytes: float
     fused_step_bytes: int
     eager_kernels: tuple[tuple[str, int], ...]
     step_cycles: int
@@ -81,7 +82,7 @@ class Optimizer:
         return sum(moved for name, moved in self.eager_kernels if name == _FIRST_ADDED)
 
     @property
-    def held_bytes(self) -> tuple[float, int, int]:
+    def held_bytes(self) -> tuple[float, int, float]:
         """Held per parameter, by kind."""
         return self.weight_bytes + self.copy_bytes, self.gradient_bytes, self.state_bytes
 
@@ -196,9 +197,12 @@ def _in_fewer_bits(
     primary_weights: bool,
     param_gather: bool,
     accumulation_dtype: GradientDtype | None,
+    offloaded: float,
 ) -> Optimizer:
     """Return what `Training.state` does, cached."""
     own = OPTIMIZERS[name]
+    if offloaded:
+        own = replace(own, state_bytes=own.state_bytes * (1.0 - offloaded))
     if accumulation_dtype is not None:
         gradient_bytes = ELEMENT_BYTES[accumulation_dtype]
         less = own.gradient_bytes - gradient_bytes
@@ -317,8 +321,9 @@ class Training:
         It takes that much longer; what devices hold is that of even routing.
     recompute_parts
         Which parts of a layer selective recompute runs again, of `RECOMPUTE_PARTS` with commas
-        between them; ``block.mlp`` is that of layers of this name only. Those that ``recompute``
-        describes where none is named.
+        between them; ``block.mlp`` is that of layers of this name only. Or one of
+        `RECOMPUTE_POLICIES` alone, which says what is kept. What ``recompute`` describes where none
+        is named.
     context_parallel
         Devices that share every sequence, see `phaze_opt.workload.context_parallel`: neighbours in
         the order of ranks, next to the tensor-parallel group. They hold the same parameters, so
@@ -370,6 +375,21 @@ class Training:
         Rows that every expert has of the tokens of each device, relative to even routing: tokens
         beyond them are dropped, fewer are filled up to them. 0 where each has the tokens that come.
         Shared out, only the dispatcher ``nccl`` sends them.
+    zero_group
+        Among how many neighbouring replicas ZeRO shares out; the groups hold copies of one another
+        (hybrid sharding: ``HYBRID_SHARD`` of PyTorch's FSDP; MaxText's ``dcn_data_parallelism``
+        beside ``ici_fsdp_parallelism``). 0 for all replicas.
+    offload_parts
+        What of a layer waits on the host from its forward to its backward, of `OFFLOAD_PARTS` with
+        commas between them: ``layer`` for all that the layer keeps, or inputs of parts. It goes
+        out beside forwards and comes back beside backwards (`phaze_opt.passes.offload`).
+    offload_share
+        Share of the layers that do so, from above 0 to 1: 20 of 80 is 0.25. It holds for every
+        layer alike, as frameworks spread the transfers over all layers; nothing changes where
+        nothing is offloaded.
+    offload_optimizer
+        Share of the optimizer state that waits on the host from step to step, from 0 to 1; it comes
+        in for the step and goes out after it.
     """
 
     global_batch: int
@@ -404,6 +424,10 @@ class Training:
     bf16_layers_at_end: int = 0
     fp8_scaling: Fp8Scaling = "current"
     fp8_transposes: bool | None = None
+    zero_group: int = 0
+    offload_parts: str = ""
+    offload_share: float = 1.0
+    offload_optimizer: float = 0.0
 
     def __repr__(self) -> str:
         return short_repr(self)
@@ -429,9 +453,7 @@ class Training:
         check_size("context_parallel", self.context_parallel, MOST_SAMPLES)
         if self.expert_tensor_parallel != 0:
             check_size("expert_tensor_parallel", self.expert_tensor_parallel, MOST_SAMPLES)
-        for part in self.parts_again:
-            if part.rpartition(".")[2] not in RECOMPUTE_PARTS:
-                raise unknown_name("part in recompute_parts:", part, RECOMPUTE_PARTS)
+        self._check_parts()
         if self.recompute_parts and self.recompute != "selective":
             raise InputError(
                 f"recompute is {self.recompute}, but with recompute_parts "
@@ -447,6 +469,8 @@ class Training:
             check_size(name, getattr(self, name), MOST_SAMPLES, least=0)
         if self.fp8_scaling == "delayed":
             self._check_delayed_scaling()
+        self._check_zero_group()
+        self._check_offload()
         self._check_fp8_weights()
 
     def _check_capacity(self) -> None:
@@ -481,6 +505,72 @@ class Training:
             raise InputError(
                 "fp8_scaling is delayed, but some layers stay in bf16, which Megatron-LM has with "
                 "current scaling only."
+            )
+
+    def _check_parts(self) -> None:
+        """Refuse parts that there are not, and a policy beside parts."""
+        parts = self.parts_again
+        policies = [part for part in parts if part in RECOMPUTE_POLICIES]
+        if policies and len(parts) > 1:
+            raise InputError(
+                f"recompute_parts is {self.recompute_parts}, but the policy {policies[0]} must "
+                "stand alone: it says of every tensor whether it is kept."
+            )
+        for part in () if policies else parts:
+            if part.rpartition(".")[2] not in RECOMPUTE_PARTS:
+                allowed = (*RECOMPUTE_PARTS, *RECOMPUTE_POLICIES)
+                raise unknown_name("part in recompute_parts:", part, allowed)
+
+    def _check_zero_group(self) -> None:
+        """Refuse a group in which nothing is shared out, or experts are."""
+        group = self.zero_group
+        if group == 0:
+            return
+        check_size("zero_group", group, MOST_SAMPLES)
+        if group == 1 or self.zero == 0:
+            raise InputError(
+                f"zero_group is {group} and zero is {self.zero}, but where nothing is shared out "
+                "there is no group; zero_group must be 0, or at least 2 with zero 1, 2 or 3."
+            )
+        if self.expert_parallel > 1 or self.expert_tensor_parallel:
+            raise InputError(
+                f"zero_group is {group}, but expert_parallel is {self.expert_parallel}; routed "
+                "experts are shared out among all replicas only."
+            )
+
+    def sharing(self, replicas: int) -> int:
+        """Return among how many of some replicas ZeRO shares out."""
+        return min(self.zero_group, replicas) if self.zero_group else replicas
+
+    def _check_offload(self) -> None:
+        """Refuse parts that cannot wait on the host, and shares that are none."""
+        for part in self.parts_offloaded:
+            if part not in OFFLOAD_PARTS:
+                raise unknown_name("part in offload_parts:", part, tuple(OFFLOAD_PARTS))
+        if "layer" in self.parts_offloaded and len(self.parts_offloaded) > 1:
+            raise InputError(
+                f"offload_parts is {self.offload_parts}, but layer must stand alone: it is all "
+                "that a layer keeps."
+            )
+        if not 0.0 < self.offload_share <= 1.0:
+            raise InputError(
+                f"offload_share is {self.offload_share}, but it must be above 0 and at most 1."
+            )
+        if not 0.0 <= self.offload_optimizer <= 1.0:
+            raise InputError(
+                f"offload_optimizer is {self.offload_optimizer}, but it must be between 0 and 1."
+            )
+        if self.offload_optimizer and OPTIMIZERS[self.optimizer].state_bytes == 0:
+            raise InputError(
+                f"offload_optimizer is {self.offload_optimizer}, but the optimizer "
+                f"{self.optimizer} has no state; it must be 0, or the optimizer another one."
+            )
+        named = self.offloaded_names
+        if named and self.recompute in ("selective", "solve") and not self.recompute_parts:
+            raise InputError(
+                f"offload_parts is {self.offload_parts} and recompute {self.recompute}, which does "
+                "not say by name what is kept; name recompute_parts, or take layer, or recompute "
+                "none or full."
             )
 
     def _check_fp8_weights(self) -> None:
@@ -522,6 +612,36 @@ class Training:
         if not self.recompute_parts:
             return ()
         return tuple(sorted({name.strip() for name in self.recompute_parts.split(",")}))
+
+    @property
+    def parts_offloaded(self) -> tuple[str, ...]:
+        """The parts of a layer that wait on the host, sorted."""
+        if not self.offload_parts:
+            return ()
+        return tuple(sorted({name.strip() for name in self.offload_parts.split(",")}))
+
+    @property
+    def offloaded_names(self) -> tuple[str, ...]:
+        """Names of the tensors that wait on the host; none where all that a layer keeps does."""
+        names = [name for part in self.parts_offloaded for name in OFFLOAD_PARTS[part]]
+        policies = [RECOMPUTE_POLICIES[p] for p in self.parts_again if p in RECOMPUTE_POLICIES]
+        names += [name for policy in policies for name in policy.offloaded]
+        return () if "layer" in self.parts_offloaded else tuple(dict.fromkeys(names))
+
+    @property
+    def offloads_activations(self) -> bool:
+        """Whether anything that layers keep waits on the host."""
+        return bool(self.parts_offloaded or self.offloaded_names)
+
+    @property
+    def offloads(self) -> bool:
+        """Whether anything waits on the host."""
+        return self.offloads_activations or self.offload_optimizer > 0.0
+
+    @property
+    def offloaded_state_bytes(self) -> float:
+        """Bytes per parameter of the optimizer state on the host, of those a replica steps."""
+        return OPTIMIZERS[self.optimizer].state_bytes * self.offload_optimizer
 
     @property
     def most_replicas(self) -> int:
@@ -655,6 +775,7 @@ class Training:
             self.fp8_primary_weights,
             self.fp8_param_gather,
             self.accumulation_dtype,
+            self.offload_optimizer,
         )
 
     @property

@@ -32,7 +32,7 @@ from phaze_opt.explanation.stage import (
     stage_time,
 )
 from phaze_opt.hardware.accelerator import Accelerator
-from phaze_opt.named_point import PlacingText, named_point
+from phaze_opt.named_point import PlacingText, StagesText, named_point
 from phaze_opt.network.cluster import Cluster
 from phaze_opt.passes.layers import LayerEvaluation
 from phaze_opt.passes.scheduled import ScheduleCache, ScheduledLayer
@@ -109,13 +109,14 @@ def explain(
     fusion: FusionMode | None = None,
     cache: ScheduleCache | None = None,
     power_limit_w: float | None = None,
+    stages: StagesText | None = None,
 ) -> Explanation:
     """Evaluate one training run and explain the answer.
 
     Parameters
     ----------
     workload, accelerator, cluster, training, placement, devices, sequence, attention, fusion, \
-    cache, power_limit_w
+    cache, power_limit_w, stages
         As `phaze_opt.evaluation.evaluate` takes them.
     load
         Loads the model under other options, to try what could make it fit; see `LoadWorkload`. By
@@ -143,6 +144,7 @@ def explain(
         attention=attention,
         fusion=fusion,
         power_limit_w=power_limit_w,
+        stages=stages,
     )
     load = load or by_name or _loader(point.workload)
     return explain_point(point, load, {} if cache is None else cache)

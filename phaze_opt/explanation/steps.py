@@ -43,14 +43,15 @@ class Step:
     def applied(self, point: Point) -> Point:
         """Change a point; its workload is still the old one."""
         if self.kind == "placement":
-            return replace(point, placement="solve")
+            return replace(point, placement="solve", stages=None)
         if self.kind in ("tensor", "pipeline"):
             degrees = given_degrees(point)._replace(**{self.kind: self.degree})
             # As many replicas stay as the devices then hold.
             sharing = degrees.tensor * point.training.context_parallel
             most = point.cluster.devices // (degrees.pipeline * sharing)
             degrees = degrees._replace(data=max(1, min(degrees.data, most)))
-            return replace(point, placement=degrees)
+            stages = point.stages if degrees.pipeline == given_degrees(point).pipeline else None
+            return replace(point, placement=degrees, stages=stages)
         return replace(point, training=replace(point.training, **self.training))
 
 
@@ -65,7 +66,9 @@ def single_steps(point: Point) -> Iterator[Step]:
     """Yield every change that a point allows, the stronger ones of a kind later."""
     training = point.training
     for recompute in _RECOMPUTES[_RECOMPUTES.index(training.recompute) + 1 :]:
-        yield Step("recompute", {"recompute": recompute, "recompute_parts": ""})
+        # Captured selective recompute does not say by name what can wait on the host.
+        if recompute == "full" or not training.offloaded_names:
+            yield Step("recompute", {"recompute": recompute, "recompute_parts": ""})
     for zero in range(training.zero + 1, 4):
         yield Step("zero", {"zero": zero})
     held = training.precision in PRIMARY_WEIGHTS and not training.fp8_primary_weights
@@ -81,7 +84,8 @@ def single_steps(point: Point) -> Iterator[Step]:
         yield Step("pipeline_schedule", {"pipeline_schedule": "1f1b", "interleave": 1})
     if point.placement != "solve":
         yield from _degree_steps(point)
-        yield Step("placement")
+        if training.zero_group == 0:
+            yield Step("placement")
 
 
 def _degree_steps(point: Point) -> Iterator[Step]:
@@ -134,6 +138,8 @@ def changed_options(before: Point, after: Point) -> tuple[str, ...]:
         placement = after.placement
         text = placement if isinstance(placement, str) else Degrees(*placement).text
         options.append(f"--placement {text}")
+    if after.stages != before.stages:
+        options.append("--stages ''")
     if after.accelerator.hbm_bytes != before.accelerator.hbm_bytes:
         options.append(f"--set hbm_gib={after.accelerator.hbm_bytes // GIB}")
     if after.accelerator.glb_bytes != before.accelerator.glb_bytes:

@@ -122,6 +122,9 @@ class Accelerator(PrintsAsTables):
     fp8_column_copies
         Whether products of fp8 operands with one scale each need those that they read by columns
         transposed in memory; false where they read every layout.
+    host_link_bytes_per_s
+        Sustained bandwidth of the link to the memory of the host, each way at the same time;
+        ``None`` where nobody states it. Only what a run offloads depends on it.
 
     Raises
     ------
@@ -150,6 +153,7 @@ class Accelerator(PrintsAsTables):
     fp4_ratio: float | None = None
     int8_ratio: float | None = None
     fp8_column_copies: bool = True
+    host_link_bytes_per_s: float | None = None
 
     def __post_init__(self) -> None:
         check_fields(self)

@@ -112,16 +112,22 @@ def check_attention_precision(accelerator: Accelerator, precision: AttentionPrec
         )
 
 
-def check_precisions(accelerator: Accelerator, training: Training) -> None:
-    """Refuse a training run in precisions that a chip does not multiply in.
+def check_training(accelerator: Accelerator, training: Training) -> None:
+    """Refuse a run in precisions that a chip does not multiply in, or over a link it has not.
 
     Raises
     ------
     InputError
-        As `check_precision` and `check_attention_precision`.
+        As `check_precision` and `check_attention_precision`, and if something is to wait on the
+        host, but the chip states no link to it.
     """
     check_precision(accelerator, training.precision)
     check_attention_precision(accelerator, training.attention_precision)
+    if training.offloads and accelerator.host_link_bytes_per_s is None:
+        raise InputError(
+            "offload_parts or offload_optimizer is given, but the accelerator states no link to "
+            "its host; state one, as with --set host_link_gb_per_s=55."
+        )
 
 
 def training_on(accelerator: Accelerator, training: Training) -> Training:

@@ -33,6 +33,7 @@ ALIASES = {
     "glb_mib": Alias("glb_bytes", Fraction(MIB), whole=True),
     "hbm_gib": Alias("hbm_bytes", Fraction(GIB), whole=True),
     "hbm_gb_per_s": Alias("hbm_bytes_per_s", _GIGA),
+    "host_link_gb_per_s": Alias("host_link_bytes_per_s", _GIGA),
     "clock_ghz": Alias("clock_hz", _GIGA),
     "l2_tc_kib": Alias("l2_tc_bytes", Fraction(KIB), whole=True),
     "l2_vc_kib": Alias("l2_vc_bytes", Fraction(KIB), whole=True),

@@ -58,6 +58,22 @@ def cheapest(terms: Iterable[Term], size_bytes: float) -> Term:
     return min(terms, key=lambda term: term.seconds(size_bytes))
 
 
+def one_after_the_other(first: Term, second: Term, share: float) -> Term:
+    """Return the cost of one way to communicate, and then another with a share of the tensor."""
+    return Term(
+        f"{first.algorithm}, {second.algorithm}",
+        first.latency_s + second.latency_s,
+        first.s_per_byte + share * second.s_per_byte,
+        tuple(
+            [
+                own + share * other
+                for own, other in zip(first.sent_per_byte, second.sent_per_byte, strict=True)
+            ]
+        ),
+        first.s_per_sqrt_byte + math.sqrt(share) * second.s_per_sqrt_byte,
+    )
+
+
 def nothing_sent(cluster: Cluster) -> Term:
     """Return the cost of a group of one device."""
     return Term("none", 0.0, 0.0, (0.0,) * len(cluster.levels))

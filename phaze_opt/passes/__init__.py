@@ -21,4 +21,5 @@ Where each formula is:
 * parameters of a stage, tied ones once: `layer_cost.local_parameters`
 * exchanges of tokens beside another microbatch: `paired.paired_s`
 * copies around the communication of replicas: `bare_layers.copies_s`
+* activations that wait on the host: `offload.offloaded_bytes`, `offload.behind_link`
 """

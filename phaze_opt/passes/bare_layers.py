@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from phaze_opt.arrays import FloatArray
 from phaze_opt.choices import FusionMode
 from phaze_opt.passes.graphs import precisions_of
 from phaze_opt.passes.layer_cost import LayerCost, LayerPasses
+from phaze_opt.passes.offload import offloaded_bytes
 from phaze_opt.training import Training
 from phaze_opt.workload.fused_accumulation import accumulated_parameters
 from phaze_opt.workload.graph import Layer, WorkloadVariant
@@ -28,8 +29,26 @@ def copies_s(parameters: int, training: Training, memory_bytes_per_s: Rate) -> t
     return parameters * forward / memory_bytes_per_s, parameters * backward / memory_bytes_per_s
 
 
-def memory_bytes(layer: Layer, training: Training, fusion: FusionMode) -> tuple[int, int]:
-    """Return what a layer keeps per microbatch in flight, and its working set."""
+class LayerMemory(NamedTuple):
+    """What a layer holds on its device, and sends to the host.
+
+    Attributes
+    ----------
+    kept_bytes
+        Per microbatch in flight.
+    working_bytes
+        Its working set.
+    sent_bytes
+        Sent to the host per microbatch; see `phaze_opt.passes.offload`.
+    """
+
+    kept_bytes: int
+    working_bytes: int
+    sent_bytes: int
+
+
+def layer_memory(layer: Layer, training: Training, fusion: FusionMode) -> LayerMemory:
+    """Return what a layer holds per microbatch."""
     working_set = layer.fused_transient_bytes if fusion == "epilogue" else layer.transient_bytes
     kept: int = getattr(layer.stash_bytes, training.recompute)
     precision, attention_precision = precisions_of(layer, training)
@@ -37,7 +56,8 @@ def memory_bytes(layer: Layer, training: Training, fusion: FusionMode) -> tuple[
     kept += attention_stash_change_bytes(layer, attention_precision, training.recompute)
     kept = max(kept, 0)
     used: int = getattr(working_set, training.recompute)
-    return kept, used
+    sent, on_device = offloaded_bytes(layer, training, kept)
+    return LayerMemory(kept - sent, used + on_device, sent)
 
 
 def bare_chain(
@@ -82,7 +102,7 @@ def _bare_layer(
     layer: Layer, training: Training, fusion: FusionMode, expert_replicas: int
 ) -> LayerCost:
     """Return what the placement needs of one distinct layer, without seconds."""
-    stash_bytes, transient_bytes = memory_bytes(layer, training, fusion)
+    held = layer_memory(layer, training, fusion)
     others = expert_replicas - 1
     routed = (layer.routed_parameters or 0) if others else 0
     return LayerCost(
@@ -90,10 +110,11 @@ def _bare_layer(
         passes=LayerPasses(),
         parameters=layer.parameters,
         tied_parameters=layer.tied_parameters,
-        stash_bytes=stash_bytes,
-        transient_bytes=transient_bytes,
+        stash_bytes=held.kept_bytes,
+        transient_bytes=held.working_bytes,
         output_bytes=layer.output_bytes,
         routed_parameters=routed,
         elsewhere_parameters=routed * others,
         accumulated_parameters=accumulated_parameters(layer.backward),
+        offloaded_bytes=held.sent_bytes,
     )

@@ -35,7 +35,7 @@ def as_estimated(training: Training) -> Training:
     """
     if training.zero == 0 and training.launch == "graphs":
         return training
-    return replace(training, zero=0, launch="graphs")
+    return replace(training, zero=0, zero_group=0, launch="graphs")
 
 
 def precisions_of(layer: Layer, training: Training) -> tuple[PrecisionName, AttentionPrecision]:

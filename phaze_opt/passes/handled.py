@@ -11,7 +11,7 @@ from typing import Any
 
 from phaze_opt.errors import InputError
 from phaze_opt.hardware.accelerator import Accelerator
-from phaze_opt.hardware.buildable import check_precisions
+from phaze_opt.hardware.buildable import check_training
 from phaze_opt.precision import ATTENTION_PRECISIONS, PRECISIONS
 from phaze_opt.training import Training
 
@@ -33,6 +33,7 @@ HANDLED: Mapping[str, Mapping[str, tuple[object, ...]]] = {
         "accumulation_dtype": (None, "fp32", "bf16"),
         "launch": ("graphs", "compiled", "eager"),
         "zero": (0, 1, 2, 3),
+        "zero_group": (0,),  # others only at given degrees
         "optimizer": _EVERY,  # whose bytes are in `OPTIMIZERS`
         "fused_optimizer": (False, True),
         # Of the variant, which is captured for them.
@@ -57,6 +58,9 @@ HANDLED: Mapping[str, Mapping[str, tuple[object, ...]]] = {
         "bf16_layers_at_end": _EVERY,
         "fp8_scaling": ("current", "delayed"),
         "fp8_transposes": (None, False, True),
+        # What is held is less by what waits on the host; that the link may take longer than the
+        # work is left out, so that times are bounded from below.
+        **dict.fromkeys(("offload_parts", "offload_share", "offload_optimizer"), _EVERY),
     },
     "Accelerator": dict.fromkeys(
         (
@@ -67,6 +71,7 @@ HANDLED: Mapping[str, Mapping[str, tuple[object, ...]]] = {
             *("fp8_ratio", "fp4_ratio", "int8_ratio"),
             "fp8_column_copies",  # on which the training depends
             "tdp_w",  # on which nothing depends
+            "host_link_bytes_per_s",  # however fast, the bounds hold
         ),
         _EVERY,
     ),
@@ -100,9 +105,9 @@ def check_handled(training: Training, accelerators: Sequence[Accelerator] = ()) 
         Names the field, and the value where only some are known.
     """
     _check_fields("Training", training)
-    if training.is_narrow:
+    if training.is_narrow or training.offloads:
         for accelerator in accelerators:
-            check_precisions(accelerator, training)
+            check_training(accelerator, training)
             unsaid = training.precision == "fp8" and training.fp8_transposes is None
             if unsaid and not accelerator.fp8_column_copies:
                 raise InputError(

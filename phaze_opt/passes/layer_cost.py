@@ -15,9 +15,9 @@ class PassCost(NamedTuple):
     seconds: float = 0.0
     link_s: float = 0.0
 
-    def waiting_for(self, host_s: float) -> PassCost:
-        """Return the pass beside a host that launches its kernels for so long."""
-        return self if self.seconds >= host_s else PassCost(host_s, self.link_s)
+    def waiting_for(self, other_s: float) -> PassCost:
+        """Return the pass beside something that takes so long: a host, or its link."""
+        return self if self.seconds >= other_s else PassCost(other_s, self.link_s)
 
     def without_link(self) -> PassCost:
         """Bound what the pass takes from below, however fast the network is."""
@@ -90,6 +90,11 @@ class LayerCost:
     paired_s
         Seconds of all passes together where those of two microbatches run beside one another, see
         `phaze_opt.passes.paired`; 0 where that changes nothing.
+    offloaded_bytes
+        Sent to the host after the forward and back before the backward; ``stash_bytes`` is without
+        them, ``transient_bytes`` with what of them is on the device.
+    link_exposed_s
+        By how much that makes ``passes`` take longer.
     """
 
     name: str
@@ -103,6 +108,8 @@ class LayerCost:
     elsewhere_parameters: int = 0
     accumulated_parameters: int = 0
     paired_s: float = 0.0
+    offloaded_bytes: int = 0
+    link_exposed_s: float = 0.0
 
     def with_fields(self, **changes: object) -> LayerCost:
         """Return the same layer with other fields.

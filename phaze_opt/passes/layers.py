@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -11,12 +12,13 @@ from phaze_opt.passes.bare_layers import (
     bare_layers,
     copies_s,
     has_twins,
-    memory_bytes,
+    layer_memory,
 )
 from phaze_opt.passes.estimates import Chip, EstimatedLayers, estimate_layers
 from phaze_opt.passes.graphs import runs_again
 from phaze_opt.passes.launches import host_s
 from phaze_opt.passes.layer_cost import LayerCost, LayerPasses, PassCost
+from phaze_opt.passes.offload import behind_link
 from phaze_opt.passes.paired import core_share, exchanges_s, paired_s
 from phaze_opt.passes.scheduled import ScheduleCache, ScheduledLayer, ScheduleProof, run_layers
 from phaze_opt.training import Training
@@ -170,7 +172,12 @@ class EstimatedDegree:
             [
                 cost.with_fields(
                     paired_s=float(
-                        paired_s(own.passes.seconds, sent_s, share, self._launched_s(host_s))
+                        paired_s(
+                            own.passes.seconds,
+                            sent_s,
+                            share,
+                            max(self._launched_s(host_s), self._link_s(own)),
+                        )
                     )
                 )
                 if sent_s > 0.0
@@ -201,7 +208,16 @@ class EstimatedDegree:
             for name, copy_s in zip(("forward", "backward"), copies, strict=True)
         )
         again = runs_again(passes, self.training) or PassCost()
-        return bare.with_fields(passes=LayerPasses(forward, backward, again))
+        own = LayerPasses(forward, backward, again)
+        if bare.offloaded_bytes == 0:
+            return bare.with_fields(passes=own)
+        behind = behind_link(own, self._link_s(bare))
+        return bare.with_fields(passes=behind, link_exposed_s=behind.seconds - own.seconds)
+
+    def _link_s(self, bare: LayerCost) -> float:
+        """Return how long what a layer offloads is on the link to the host, each way."""
+        link_bytes_per_s = self.layers.chip.accelerator.host_link_bytes_per_s or math.inf
+        return bare.offloaded_bytes / link_bytes_per_s
 
 
 def estimate_degrees(
@@ -246,7 +262,7 @@ def _evaluate_layer(
         backward_s=seconds["backward"],
         recompute_s=runs_again(seconds, training) or 0.0,
         parameters=layer.parameters,
-        stash_bytes=memory_bytes(layer, training, "none")[0],
+        stash_bytes=layer_memory(layer, training, "none").kept_bytes,
         forward_schedule=passes.forward.proof,
         backward_schedule=passes.backward.proof,
         bound_by_s=passes.bound_by_s,

@@ -10,11 +10,12 @@ degree, a cluster, training options, the memory of a device) and gives a
 - `synchronisation`: what replicas exchange; `overlap`: the queues that run beside compute, with
   `exchanges` where that happens once per batch; `candidate_costs` joins them for one candidate.
 - `chain`: best split of a chain by dynamic programming, and `chain_bounds` of it; `even`: even
-  splits; `best`: splits and replays of all candidates, as far as `degree_bounds` asks for them,
-  which begins with the numbers of stages that fit the memory (`fitting_stages`); `proof`: what is
-  faster when it is replayed, or that nothing is, by `split_search` of single candidates with
-  `split_bounds`; `interleaved`: several chunks per stage; `expert`: known degrees; `deep`: chains
-  of thousands of layers, by what their stages can hold (`deep_stages`).
+  splits; `given_split`: stated ones; `best`: splits and replays of all candidates, as far as
+  `degree_bounds` asks for them, which begins with the numbers of stages that fit the memory
+  (`fitting_stages`); `proof`: what is faster when it is replayed, or that nothing is, by
+  `split_search` of single candidates with `split_bounds`; `interleaved`: several chunks per stage;
+  `expert`: known degrees; `deep`: chains of thousands of layers, by what their stages can hold
+  (`deep_stages`).
 - `closed_form`: the sums that those share, inlined into compiled loops.
 - `pipeline`: the event replay; `timing`: the time of a batch; `describe`: the answer in full.
 - `least`: lower bound of the time over all placements, for many accelerators at once; its tables

@@ -165,7 +165,8 @@ class CandidateCosts:
 
     def shards(self, data: int) -> Shards:
         """Return what so many replicas share out."""
-        return Shards.of(self.problem.training.zero, data)
+        training = self.problem.training
+        return Shards.of(training.zero, training.sharing(data))
 
     def level(self, candidate: Candidate) -> int:
         """Return the network level of the slowest link between neighbouring stages."""

@@ -242,6 +242,8 @@ def _merged_layers(
                 max([layer.transient_bytes for layer in own]),
                 own[-1].output_bytes,
                 accumulated_parameters=parameters - added_parameters(own),
+                offloaded_bytes=sum([layer.offloaded_bytes for layer in own]),
+                link_exposed_s=sum([layer.link_exposed_s for layer in own]),
             )
         )
     return tuple(merged_layers)

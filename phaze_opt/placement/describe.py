@@ -14,6 +14,7 @@ from phaze_opt.passes.layer_cost import LayerPasses
 from phaze_opt.placement.candidate_costs import CandidateCosts
 from phaze_opt.placement.held_stages import HeldStage, held_stages
 from phaze_opt.placement.layout import Layout
+from phaze_opt.placement.memory import stepped_parameters
 from phaze_opt.placement.pipeline import PipelineWork, Replay, replay
 from phaze_opt.placement.placement_problem import (
     ChunkWork,
@@ -162,7 +163,24 @@ def _communication(
             weight_bytes = group.weight_terms.sent_bytes(*counts, optimizer.gathered_bytes)
             once_s = tail.gather_s + waits_s[stage]
             communication.append(_gathers(costs, layout, stage, once_s, weight_bytes))
+        if costs.problem.training.offloads:
+            communication.append(_offload(costs, layout, stage))
         yield tuple(communication)
+
+
+def _offload(costs: CandidateCosts, layout: Layout, stage: int) -> Communication:
+    """Return what a stage sends to its host, and takes back, per batch."""
+    problem, candidate = costs.problem, layout.candidate
+    layers = layout.layers(stage, problem.layers[candidate.tensor])
+    microbatches = costs.microbatches(candidate.data)
+    sent_bytes = float(microbatches * sum(layer.offloaded_bytes for layer in layers))
+    exposed_s = microbatches * sum(layer.link_exposed_s for layer in layers)
+    shards = costs.shards(candidate.data)
+    stepped = stepped_parameters(layers, shards) / shards.optimizer
+    sent_bytes += stepped * problem.training.offloaded_state_bytes
+    longer_s = problem.step_s_per_parameter - problem.device_step_s_per_parameter
+    total_s = 2.0 * sent_bytes / problem.host_bytes_per_s
+    return Communication("offload", total_s, exposed_s + stepped * longer_s, 2.0 * sent_bytes)
 
 
 def _gathers(

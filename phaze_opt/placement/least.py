@@ -138,11 +138,13 @@ class LeastPlacement:
         Returns
         -------
         (accelerators,)
-            Infinite where no single stage fits the memory, or experts are shared out.
+            Infinite where no single stage fits the memory, experts are shared out, or something
+            waits on the host.
         """
         seconds, chips = self._columns(layers, rates)
-        if self.training.expert_replicas(self._tensor) > 1:
-            # Replicas step and add up experts of others, which is not in the candidates.
+        if self.training.expert_replicas(self._tensor) > 1 or self.training.offloads:
+            # Replicas step and add up experts of others, which is not in the candidates; nor is
+            # the link to the host.
             return np.full(len(chips), np.inf)
         layers_s = seconds[:, :, self._distinct].sum(axis=(1, 2))
         answers = np.full(len(chips), np.inf)

@@ -79,6 +79,17 @@ def with_stashes(resident_bytes: Bytes, stash_bytes: Bytes, in_flight: Bytes) ->
     return resident_bytes + in_flight * stash_bytes
 
 
+def stepped_parameters(layers: Sequence[LayerCost], shards: Shards) -> int:
+    """Count the parameters of a stage that an optimizer steps, over all that share its state out.
+
+    What replicas share out, they share over all of them, the shares of experts too.
+    """
+    stepped = local_parameters(layers)
+    if shards.optimizer > 1:
+        stepped += sum([layer.elsewhere_parameters for layer in layers])
+    return stepped
+
+
 def stage_memory(
     layers: Sequence[LayerCost], in_flight: float, optimizer: Optimizer, shards: Shards = UNSHARDED
 ) -> StageMemory:

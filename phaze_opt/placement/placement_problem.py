@@ -83,6 +83,8 @@ class PlacementProblem:
         Of the layers, all different; by default those that the layers have themselves.
     merged_from
         The chain whose layers are merged into these.
+    host_bytes_per_s
+        Of the link to the host, each way; by default it never binds.
     """
 
     layers: Mapping[int, tuple[LayerCost, ...]]
@@ -98,6 +100,7 @@ class PlacementProblem:
     kinds: tuple[int, ...] | None = None
     names: tuple[str, ...] | None = None
     merged_from: MergedFrom | None = None
+    host_bytes_per_s: float = math.inf
 
     def names_of(self, tensor: int) -> tuple[str, ...]:
         """Return the names of the layers, which a tensor degree may have itself."""
@@ -135,9 +138,20 @@ class PlacementProblem:
 
     @property
     def step_s_per_parameter(self) -> float:
-        """Time of the optimizer step per parameter: HBM or lanes, whichever is slower."""
+        """Time of the optimizer step per parameter: HBM, lanes or the link to the host."""
+        # What waits on the host comes in and goes out at the same time, beside the step.
+        return max(self.device_step_s_per_parameter, self.host_s_per_parameter)
+
+    @property
+    def device_step_s_per_parameter(self) -> float:
+        """The same, however fast the link to the host is."""
         moved_bytes = self.training.step_bytes
         return float(s_per_parameter(moved_bytes, self.hbm_bytes_per_s, self.step_parameters_per_s))
+
+    @property
+    def host_s_per_parameter(self) -> float:
+        """Time on the link to the host, each way, of what of its state waits there."""
+        return self.training.offloaded_state_bytes / self.host_bytes_per_s
 
     @property
     def cast_s_per_parameter(self) -> float:
@@ -233,6 +247,7 @@ CommunicationKind = Literal[
     "transfer",
     "gradient_synchronisation",
     "parameter_gather",
+    "offload",
     "tensor_collectives",
     "token_exchanges",
 ]
@@ -246,7 +261,8 @@ class Communication:
     ----------
     kind
         ``transfer`` (activations and gradients that the stage receives), ``parameter_gather``,
-        ``gradient_synchronisation``, or of the layers, in explanations, ``tensor_collectives`` and
+        ``gradient_synchronisation``, ``offload`` (what goes to the host and comes back: activations
+        and optimizer state), or of the layers, in explanations, ``tensor_collectives`` and
         ``token_exchanges`` (tokens to their experts, and back).
     total_s, exposed_s
         Seconds on the network, and those by which they make the stage take longer.

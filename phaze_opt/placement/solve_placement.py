@@ -21,6 +21,7 @@ from phaze_opt.placement.candidates import Candidate, most_data, rank_orders
 from phaze_opt.placement.deep import is_deep, place_split, solve_deep
 from phaze_opt.placement.describe import describe
 from phaze_opt.placement.even import even_starts
+from phaze_opt.placement.given_split import given_starts
 from phaze_opt.placement.held_stages import HeldStage, held_stages
 from phaze_opt.placement.infeasible import explain_excess, explain_infeasible
 from phaze_opt.placement.interleaved import evaluate_interleaved, solve_interleaved
@@ -30,7 +31,11 @@ from phaze_opt.placement.size import ONE_CANDIDATE, check_memory
 from phaze_opt.placement.timing import replayed, with_fastest_gathers
 
 
-def solve_placement(problem: PlacementProblem, degrees: Degrees | None = None) -> Placement:
+def solve_placement(
+    problem: PlacementProblem,
+    degrees: Degrees | None = None,
+    stages: tuple[int, ...] | None = None,
+) -> Placement:
     """Find the placement with the least time per batch, or evaluate given degrees.
 
     Parameters
@@ -40,22 +45,30 @@ def solve_placement(problem: PlacementProblem, degrees: Degrees | None = None) -
     degrees
         The layers are then split evenly by count, and nothing is
         proven. By default all degrees and splits are searched.
+    stages
+        Layers of each stage of given degrees, if not even, as
+        `phaze_opt.placement.given_split.given_starts` counts them.
 
     Raises
     ------
     InputError
-        If the tensor degree is not among the problem's tensor degrees.
+        If the tensor degree is not among the problem's tensor degrees, or the stages do not add up.
     InfeasibleError
         If nothing fits; the message says which stage or layer does not, and by how much.
     """
     _check(problem)
     if degrees is None:
         _check_replicas(problem)
+        if problem.training.zero_group:
+            raise InputError(
+                f"zero_group is {problem.training.zero_group}, but the placement is to be found; "
+                "give its degrees, since only for all replicas is the fastest one known."
+            )
     if degrees is None and is_deep(problem):
         return solve_deep(problem)
     costs = CandidateCosts(problem)
     if degrees is not None:
-        return _given(problem, costs, degrees)
+        return _given(problem, costs, degrees, stages)
     if problem.training.interleave > 1:
         return solve_interleaved(costs)
     best = best_placement(costs)
@@ -134,8 +147,13 @@ def _check_edges(edges: tuple[tuple[int, int], ...], count: int) -> None:
             )
 
 
-def _given(problem: PlacementProblem, costs: CandidateCosts, degrees: Degrees) -> Placement:
-    """Evaluate the even split of given degrees, or say why it cannot run."""
+def _given(
+    problem: PlacementProblem,
+    costs: CandidateCosts,
+    degrees: Degrees,
+    stages: tuple[int, ...] | None,
+) -> Placement:
+    """Evaluate the even split of given degrees, or a given one, or say why it cannot run."""
     pipeline, data, tensor = degrees.pipeline, degrees.data, degrees.tensor
     context = problem.training.context_parallel
     label = degrees.sharing_sequences(context).text
@@ -160,6 +178,11 @@ def _given(problem: PlacementProblem, costs: CandidateCosts, degrees: Degrees) -
             f"{label} with microbatch {training.microbatch} needs a global batch of at least "
             f"{samples}, but it is {training.global_batch}."
         )
+    if data % training.sharing(data):
+        raise InfeasibleError(
+            f"{label} has {data} replicas, but with a zero_group of {training.zero_group} there "
+            "must be a multiple of it."
+        )
     shares = training.expert_replicas(tensor)
     if data % shares:
         apart = training.expert_tensor_parallel
@@ -171,11 +194,19 @@ def _given(problem: PlacementProblem, costs: CandidateCosts, degrees: Degrees) -
         )
     orders = rank_orders(problem.cluster, training, tensor)
     candidates = [Candidate.of(degrees, order) for order in orders]
+    if stages is not None and training.interleave > 1:
+        raise InputError(
+            f"stages is {','.join(map(str, stages))}, but interleave is {training.interleave}; "
+            "stages of several chunks are even parts."
+        )
     if training.interleave > 1:
         answers = [evaluate_interleaved(costs, candidate) for candidate in candidates]
         return min(answers, key=lambda answer: answer.time_per_batch_s)
     check_memory(len(layers), devices, [ONE_CANDIDATE])
-    starts = even_starts(layers, pipeline)
+    if stages is None:
+        starts = even_starts(layers, pipeline)
+    else:
+        starts = given_starts(stages, problem.names_of(tensor), pipeline)
     layouts = [Layout.of_starts(candidate, starts, len(layers)) for candidate in candidates]
     # What a stage holds does not depend on the order of ranks.
     held = held_stages(costs, layouts[0])

@@ -11,6 +11,9 @@ ZeRO  gradients                              weights
 3     reduce-scatter per microbatch          all-gather for every forward and backward
 ====  =====================================  ==========================================
 
+Where only neighbouring replicas share out (``Training.zero_group``), weights are gathered among
+them, and gradients, reduced among them, are then reduced among the groups.
+
 Routed experts that are shared out are exchanged among the replicas that have the same ones
 (`GroupTerms`), all else among all.
 
@@ -37,7 +40,7 @@ from phaze_opt.choices import CollectiveName
 from phaze_opt.codec import data_table, from_builtins
 from phaze_opt.network.cluster import Cluster
 from phaze_opt.network.collective import collective_terms
-from phaze_opt.network.term import Term, cheapest
+from phaze_opt.network.term import Term, cheapest, one_after_the_other
 from phaze_opt.on_demand import cached_property
 from phaze_opt.passes.layer_cost import PASS_COLUMNS
 from phaze_opt.placement.chain_bytes import (
@@ -271,12 +274,34 @@ class ReplicaGroup:
     def _terms(self, kind: CollectiveName) -> GroupTerms:
         cluster = self.problem.cluster
         experts = self.problem.training.expert_replicas(self.replicated.tensor)
+        group = self.problem.training.sharing(self.data)
+        if group < self.data and self.zero > 0:
+            return GroupTerms(self._terms_of_groups(kind, group))
         of_all = collective_terms(kind, self.data, cluster, self.stride)
         if experts == 1:
             return GroupTerms(of_all)
         # Devices that have the same share of the experts are as far apart as all shares reach.
         of_same = collective_terms(kind, self.data // experts, cluster, self.stride * experts)
         return GroupTerms(of_all, of_same)
+
+    def _terms_of_groups(self, kind: CollectiveName, group: int) -> tuple[Term, ...]:
+        """Return what replicas exchange of which only so many neighbours share anything out.
+
+        Weights are gathered inside a group. Gradients are reduced there, and what each device then
+        has of them is reduced with those who have the same in the other groups.
+        """
+        cluster = self.problem.cluster
+        inside = collective_terms(kind, group, cluster, self.stride)
+        if kind == "all_gather":
+            return inside
+        others = self.data // group, cluster, self.stride * group
+        return tuple(
+            [
+                one_after_the_other(first, second, 1.0 / group)
+                for first in inside
+                for second in collective_terms("all_reduce", *others)
+            ]
+        )
 
     @cached_property
     def shares_level(self) -> bool:

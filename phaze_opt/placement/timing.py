@@ -11,6 +11,7 @@ from phaze_opt.arrays import FloatArray
 from phaze_opt.passes.layer_cost import local_parameters
 from phaze_opt.placement.candidate_costs import CandidateCosts
 from phaze_opt.placement.layout import Layout
+from phaze_opt.placement.memory import stepped_parameters
 from phaze_opt.placement.overlap import charged_s, left_after_s
 from phaze_opt.placement.pipeline import PipelineWork, Replay, finish_s, replay
 
@@ -145,11 +146,9 @@ def _interleaved_tail(costs: CandidateCosts, layout: Layout, done: Replay, stage
         shared_bytes = max(tied) * float(reduced_bytes)
         exchange_s = 2.0 * costs.message(candidate).seconds(shared_bytes / 2.0)
         synchronisation_s, network_s = synchronisation_s + exchange_s, network_s + exchange_s
-    shards = costs.shards(candidate.data).optimizer
-    stepped = parameters
-    if shards > 1:
-        stepped += sum(layer.elsewhere_parameters for layer in layers)
-    optimizer_s = stepped * costs.problem.step_s_per_parameter / shards
+    shards = costs.shards(candidate.data)
+    stepped = stepped_parameters(layers, shards)
+    optimizer_s = stepped * costs.problem.step_s_per_parameter / shards.optimizer
     optimizer_s += parameters * costs.problem.cast_s_per_parameter
     return StageTail(synchronisation_s, network_s, optimizer_s, gather_s)
 

@@ -40,6 +40,9 @@ _OPTIONS = (
     "bf16_layers_at_start",
     "bf16_layers_at_end",
     "fp8_scaling",
+    "offload_parts",
+    "offload_share",
+    "offload_optimizer",
 )
 """Fields of `Training` that are options of ``evaluate`` with a value."""
 

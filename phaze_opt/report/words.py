@@ -29,6 +29,7 @@ _KIND_WORDS = {
     "tensor_collectives": "tensor-parallel collectives",
     "token_exchanges": "tokens to their experts and back",
     "transfer": "pipeline transfers",
+    "offload": "to the host and back",
     "stash": "stashes",
     "transient": "working set",
 }

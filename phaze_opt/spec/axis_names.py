@@ -39,7 +39,13 @@ RATIOS = ("fp8_ratio", "fp4_ratio", "int8_ratio")
 PRIVATE_BUFFERS = ("l2_tc_bytes", "l2_vc_bytes")
 """Fields whose value may be `phaze_opt.spec.axes.RULE`."""
 
-TRAINING_NAMES = (*(field.name for field in dataclasses.fields(Training)), "attention")
+_NOT_OF_STUDIES = ("zero_group",)
+"""Options for which no placement is searched."""
+
+TRAINING_NAMES = (
+    *(field.name for field in dataclasses.fields(Training) if field.name not in _NOT_OF_STUDIES),
+    "attention",
+)
 """Options of the training run, and the attention of the model."""
 
 WORDS = (
@@ -56,6 +62,7 @@ WORDS = (
     "fp8_scaling",
     "context_kind",
     "recompute_parts",
+    "offload_parts",
     "attention",
     "cluster",
 )
@@ -169,6 +176,11 @@ def refuse_free_axes(fields: Iterable[str], model: AreaModel, *, has_power_limit
             raise InputError(
                 "l2_bytes_per_cycle cannot be searched, since no area model charges for the "
                 "bandwidth of private buffers; fix it."
+            )
+        if field == "host_link_bytes_per_s":
+            raise InputError(
+                "host_link_bytes_per_s cannot be searched, since no area model charges for the "
+                "link to the host; fix it."
             )
         if field == "clock_hz" and (model == "phaze-22nm" or not has_power_limit):
             raise InputError(

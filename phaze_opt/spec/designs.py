@@ -140,8 +140,10 @@ def params_of_design(design: Design, values: Mapping[str, Scalar]) -> dict[str, 
     return {**named, **values}
 
 
-def _in_unit(name: str, value: float) -> float:
+def _in_unit(name: str, value: float | None) -> float | None:
     """Convert a field of a chip to the unit of an alias; whole values of integer axes to int."""
+    if value is None:
+        return None  # a baseline may state none
     converted = value / float(CHIP_ALIASES[name].factor)
     return int(converted) if converted.is_integer() and CHIP_ALIASES[name].whole else converted
 

@@ -11,6 +11,7 @@ import os
 from collections.abc import Sequence
 from typing import Any, cast
 
+from phaze_opt.activation_names import RECOMPUTE_POLICIES
 from phaze_opt.checked import Named
 from phaze_opt.choices import AttentionKind
 from phaze_opt.errors import InputError
@@ -175,6 +176,26 @@ def _check_precisions(study: ResolvedStudy) -> None:
         check_precision(chip, cast(PrecisionName, name))
     for name in space.values_of("attention_precision") or (study.spec.attention_precision,):
         check_attention_precision(chip, cast(AttentionPrecision, name))
+    _check_offload(study)
+
+
+def _check_offload(study: ResolvedStudy) -> None:
+    """Refuse to offload where no chip of the space states a link to its host."""
+    space = study.spec.space
+    parts = space.values_of("offload_parts") or (study.spec.offload_parts,)
+    shares = space.values_of("offload_optimizer") or (study.spec.offload_optimizer,)
+    named = space.values_of("recompute_parts") or (study.spec.recompute_parts,)
+    offloads = any(parts) or any(shares)
+    offloads = offloads or any(
+        RECOMPUTE_POLICIES[str(name)].offloaded for name in named if name in RECOMPUTE_POLICIES
+    )
+    stated = study.base.host_link_bytes_per_s is not None
+    link = "host_link_bytes_per_s", "host_link_gb_per_s"
+    if offloads and not (stated or any(space.values_of(name) for name in link)):
+        raise InputError(
+            "offload_parts, offload_optimizer or a policy that offloads is given, but no chip of "
+            "the space states a link to its host; write host_link_gb_per_s = 16 there."
+        )
 
 
 def capture_models(spec: StudySpec) -> tuple[Workload, ...]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from phaze_opt.errors import InputError
 from phaze_opt.hardware.accelerator import Accelerator
-from phaze_opt.hardware.buildable import check_precisions, training_on
+from phaze_opt.hardware.buildable import check_training, training_on
 from phaze_opt.network.cluster import Cluster
 from phaze_opt.spec.axes import Scalar
 from phaze_opt.spec.constraints import with_memory_margin
@@ -53,7 +53,7 @@ def run_inputs(study: ResolvedStudy, run: int, design: Design) -> list[RunInputs
         options = {**design.options, **chosen}
         try:
             training = training_on(chip, training_of(options, spec.runs[run].global_batch))
-            check_precisions(chip, training)
+            check_training(chip, training)
         except InputError as error:
             refused = error
             continue

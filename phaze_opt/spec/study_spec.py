@@ -208,7 +208,8 @@ class StudySpec:
     dispatcher, expert_imbalance, precision, fp8_primary_weights, fp8_param_gather, \
     attention_precision, accumulation_dtype, context_parallel, context_kind, recompute_parts, \
     fused_accumulation, expert_tensor_parallel, expert_capacity
-    fused_accumulation, bf16_layers_at_start, bf16_layers_at_end, fp8_scaling, fp8_transposes
+    bf16_layers_at_start, bf16_layers_at_end, fp8_scaling, fp8_transposes
+    offload_parts, offload_share, offload_optimizer
         Options of the training run, as in `phaze_opt.training.Training`, unless they are axes of
         the space. An interleave above 1 implies the interleaved pipeline schedule.
     workloads
@@ -280,6 +281,9 @@ class StudySpec:
     bf16_layers_at_end: int = 0
     fp8_scaling: Fp8Scaling = "current"
     fp8_transposes: bool | None = None
+    offload_parts: str = ""
+    offload_share: float = 1.0
+    offload_optimizer: float = 0.0
     placement: PlacementChoice = "solve"
 
     def __post_init__(self) -> None:

@@ -18,7 +18,10 @@ from phaze_opt.codec import data_rows
 from phaze_opt.validation.measured import ValidationRow, ValidationTable
 from phaze_opt.validation.stated_run import EvaluatedRun, evaluate_stated_run
 
-_FILES = ("training.csv", "training_experts.csv", "training_context.csv")
+_FILES = (
+    *("training.csv", "training_experts.csv", "training_context.csv"),
+    "training_kept.csv",
+)
 _MEASURED = ("measured_s", "measured_memory_bytes")
 _NOT_OPTIONS = ("table", "case", "trust", "repeats", "source", *_MEASURED)
 """Columns that say something of the measurement, not of how the model ran."""
@@ -47,8 +50,7 @@ def _tables(
     grouped: dict[tuple[str, str], list[dict[str, str]]] = {}
     for row in itertools.chain.from_iterable(data_rows("validation", name) for name in _FILES):
         if row[column]:
-            shared = ", sequences shared" if "context_parallel" in row else ""
-            grouped.setdefault((row["table"] + shared, row["accelerator"]), []).append(row)
+            grouped.setdefault((row["table"] + _kind_of(row), row["accelerator"]), []).append(row)
     tables = []
     for (name, accelerator), members in grouped.items():
         rows = []
@@ -72,6 +74,17 @@ def _tables(
         source = members[0]["source"]
         tables.append(ValidationTable(name + suffix, accelerator, 0.0, source, tuple(rows), unit))
     return tables
+
+
+def _kind_of(row: dict[str, str]) -> str:
+    """Say what sets the runs of a file apart from others of their publication."""
+    if "context_parallel" in row:
+        return ", sequences shared"
+    if "offload_parts" not in row:
+        return ""
+    if row["zero_group"]:
+        return ", several slices"
+    return ", activations offloaded" if row["offload_parts"] else ", rematerialised by policy"
 
 
 @functools.cache

@@ -23,7 +23,9 @@ Modules
                    diffusion transformers, ``huggingface_fields`` what hangs on several keys
 ``graph``          the data: `graph.Operator`, `graph.OperatorGraph`, `graph.Layer`,
                    `graph.Workload`
-``recompute_parts``  parts of a layer that selective recompute runs again
+``recompute_parts``  parts of a layer that selective recompute runs again, or policies
+``named_tensors``  activations of a layer by name: what a policy keeps, what waits on the host
+``layer_forward``  which operators of a captured forward are what, and what runs again of it
 ``recipes``        linear layers in fewer bits: what stays in 16 bits, what is kept; ``casts``: the
                    products and their casts, ``narrow_gathers``: gathers of narrow copies
 ``bf16_layers``    first and last layers that stay in 16 bits beside those in a recipe

@@ -504,6 +504,9 @@ class Layer:
     in_bf16
         Whether it stays in 16 bits where other layers run in a recipe with fewer, see
         `phaze_opt.workload.bf16_layers`; not set where it does as they do.
+    offloaded_bytes
+        What it keeps in tensors that wait on the host by name, under the recompute of a training
+        (`phaze_opt.workload.recompute_parts`); not set in a captured layer.
     """
 
     name: str
@@ -519,6 +522,7 @@ class Layer:
     routed_parameters: Size | UnsetType = UNSET
     expert_groups: tuple[Positive, Positive] | UnsetType = UNSET
     in_bf16: Literal[True] | UnsetType = UNSET
+    offloaded_bytes: Size | UnsetType = UNSET
 
 
 @hashed_once

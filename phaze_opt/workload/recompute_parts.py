@@ -18,6 +18,9 @@ elsewhere. So with ``S`` the tensors that a layer keeps for its backward,
 and all operators of the parts run again before the backward, with their communication. While it
 runs, what they give again is alive: the working set is at most that without recompute and these
 tensors, and at most that of full recompute.
+
+Instead of parts a policy may be named (`phaze_opt.activation_names`), which says what is kept:
+`phaze_opt.workload.named_tensors`. What of all that is kept waits on the host is found here too.
 """
 
 from __future__ import annotations
@@ -26,18 +29,18 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
+from phaze_opt.activation_names import RECOMPUTE_POLICIES
+from phaze_opt.choices import Recompute
 from phaze_opt.errors import InputError
 from phaze_opt.on_demand import cached_property
+from phaze_opt.precision import PrecisionName
 from phaze_opt.training import RECOMPUTE_PARTS, Training
-from phaze_opt.workload.graph import BytesByRecompute, Layer, OperatorGraph, WorkloadVariant
+from phaze_opt.workload.graph import Layer, WorkloadVariant
+from phaze_opt.workload.layer_forward import EXPERT_ACTIVATION, LATENT, LayerForward
+from phaze_opt.workload.named_tensors import NOTHING_AGAIN, NamedTensors, RunAgain
 
 _DISCARDING = ("layernorm", "moe_act", "mla_up_proj")
 """Parts whose results are dropped too."""
-_NORMS = ("rms_norm", "layer_norm")
-_ACTIVATIONS = ("gelu", "relu", "silu")
-_GROUPED, _EXPERT_ACTIVATION, _LATENT = "grouped_", "expert_activation", "latent_keys_and_values"
-_ROUTED = ("route", "permute_rows", "combine_rows", _GROUPED, _EXPERT_ACTIVATION)
-"""Beginnings of the names of operators, see `phaze_opt.workload.capture.expert_kernels`."""
 
 
 def with_parts_run_again(
@@ -50,15 +53,25 @@ def with_parts_run_again(
     variants
         As captured.
     training
-        Names the parts; with none the variants are as they were.
+        Names the parts or the policy, and tensors that wait on the host; with none of these the
+        variants are as they were.
 
     Raises
     ------
     InputError
-        If no layer has one of the parts.
+        If no layer has one of the parts, or none of the tensors.
     """
-    parts = training.parts_again
-    return [_with_parts(variant, parts) for variant in variants] if parts else list(variants)
+    parts, offloaded = training.parts_again, training.offloaded_names
+    changed = list(variants)
+    if parts:
+        changed = [_with_parts(variant, parts) for variant in changed]
+    if offloaded:
+        own = parts, offloaded, training.recompute, training.precision
+        changed = [
+            _with_offloaded(after, before, *own)
+            for after, before in zip(changed, variants, strict=True)
+        ]
+    return changed
 
 
 @lru_cache(maxsize=64)
@@ -71,17 +84,18 @@ def parts_by_layer(variant: WorkloadVariant) -> Mapping[str, tuple[str, ...]]:
 def memory_with_parts(variant: WorkloadVariant, layer: str, parts: Iterable[str]) -> list[int]:
     """Return what a layer keeps and holds where parts run again: stash and both working sets."""
     (own,) = (each for each in variant.layers if each.name == layer)
-    changed = _Parts(own).again(parts)
+    changed = _Parts(own).with_run_again(parts)
     sizes = changed.stash_bytes, changed.transient_bytes, changed.fused_transient_bytes
     return [each.selective for each in sizes]
 
 
 @lru_cache(maxsize=256)
 def _with_parts(variant: WorkloadVariant, names: tuple[str, ...]) -> WorkloadVariant:
-    """Do as `with_parts_run_again` for one variant."""
+    """Let the parts of a variant run again, or what a policy does not keep."""
     there = parts_by_layer(variant)
     known = {part for parts in there.values() for part in parts}
     known |= {f"{layer}.{part}" for layer, parts in there.items() for part in parts}
+    known |= set(RECOMPUTE_POLICIES) if there else set()
     missing = [name for name in names if name not in known]
     if missing:
         plain = [name for name in RECOMPUTE_PARTS if name in known]
@@ -89,229 +103,104 @@ def _with_parts(variant: WorkloadVariant, names: tuple[str, ...]) -> WorkloadVar
         raise InputError(
             f"recompute_parts names {missing[0]}, which no layer of the model has; {has}."
         )
-    return replace(variant, layers=tuple([_Parts(layer).again(names) for layer in variant.layers]))
+    layers = [_Parts(layer).with_run_again(names) for layer in variant.layers]
+    return replace(variant, layers=tuple(layers))
+
+
+@lru_cache(maxsize=256)
+def _with_offloaded(
+    variant: WorkloadVariant,
+    captured: WorkloadVariant,
+    parts: tuple[str, ...],
+    offloaded: tuple[str, ...],
+    recompute: Recompute,
+    precision: PrecisionName,
+) -> WorkloadVariant:
+    """Say of the layers of a variant how much of what they keep is in named tensors.
+
+    Parameters
+    ----------
+    variant, captured
+        With the parts that run again, and as captured.
+    parts, offloaded, recompute, precision
+        Of the training.
+    """
+    layers = []
+    for layer, own in zip(variant.layers, captured.layers, strict=True):
+        chosen = _Parts(own)
+        again = None if recompute == "full" else chosen.again(parts)
+        sent = chosen.tensors.offloaded_bytes(offloaded, again, precision)
+        layers.append(replace(layer, offloaded_bytes=sent))
+    if not any(layer.offloaded_bytes for layer in layers):
+        raise InputError(
+            f"Nothing of {', '.join(offloaded)} is kept by any layer of the model, so that nothing "
+            "can wait on the host; offload_parts must name something that is."
+        )
+    return replace(variant, layers=tuple(layers))
 
 
 @dataclass(frozen=True)
 class _Parts:
-    """The forward of a layer, and its parts."""
+    """A layer, and its parts."""
 
     layer: Layer
 
-    @property
-    def graph(self) -> OperatorGraph:
-        """The forward."""
-        return self.layer.forward
+    @cached_property
+    def forward(self) -> LayerForward:
+        """Its forward."""
+        return LayerForward(self.layer)
 
-    def again(self, names: Iterable[str]) -> Layer:
+    @cached_property
+    def tensors(self) -> NamedTensors:
+        """Its activations by name."""
+        return NamedTensors(self.forward)
+
+    def with_run_again(self, names: Iterable[str]) -> Layer:
         """Return the layer with parts that selective recompute runs again."""
-        layer = self.layer
-        own = {name.removeprefix(f"{layer.name}.") for name in names}
+        again = self.again(names)
+        more = sum(map(self.forward.bytes_of, again.more))
+        return self.forward.with_run_again(again.runs, again.dropped, more)
+
+    def again(self, names: Iterable[str]) -> RunAgain:
+        """Return what runs again where parts, or a policy, are named."""
+        own = {name.removeprefix(f"{self.layer.name}.") for name in names}
+        for name in own & set(RECOMPUTE_POLICIES):
+            return self.tensors.under(RECOMPUTE_POLICIES[name])
         chosen = {name: operators for name, operators in self.operators.items() if name in own}
-        runs = set().union(*chosen.values())
-        dropped = self._dropped(chosen)
-        given = sum(self._bytes(place) for place in dropped)
-        needed = sum(self._bytes(place) for place in self._inputs(runs) if not self._is_kept(place))
+        if not chosen:
+            return NOTHING_AGAIN
+        forward, runs = self.forward, frozenset[int]().union(*chosen.values())
+        needed = {place for place in forward.inputs_of(runs) if not forward.is_kept(place)}
+        return RunAgain(runs, self._dropped(chosen), frozenset(needed))
 
-        def alive(sizes: BytesByRecompute) -> BytesByRecompute:
-            return replace(sizes, selective=min(sizes.none + given, max(sizes.full, sizes.none)))
-
-        stash = layer.stash_bytes
-        return replace(
-            layer,
-            selective_recompute=self._run_again(runs, dropped),
-            stash_bytes=replace(stash, selective=stash.none - given + needed),
-            transient_bytes=alive(layer.transient_bytes),
-            fused_transient_bytes=alive(layer.fused_transient_bytes),
-        )
-
-    def _bytes(self, place: int) -> int:
-        """Return the size of a tensor."""
-        tensor = self.graph.tensors[place]
-        return tensor.elements * tensor.element_bytes
-
-    def _is_kept(self, place: int) -> bool:
-        """Say whether a tensor stays for the backward without recompute.
-
-        What comes into a layer is the result of another one; its backward reads it, or the layer
-        before keeps it.
-        """
-        tensor = self.graph.tensors[place]
-        return tensor.outlives or not tensor.writers or tensor.kind != "activation"
-
-    def _is_result(self, place: int) -> bool:
-        """Say whether a tensor is what the layer hands on."""
-        tensor = self.graph.tensors[place]
-        return not tensor.readers and self._bytes(place) == self.layer.output_bytes
-
-    def _dropped(self, chosen: Mapping[str, frozenset[int]]) -> set[int]:
+    def _dropped(self, chosen: Mapping[str, frozenset[int]]) -> frozenset[int]:
         """Return the tensors that are kept without recompute, and given again by parts."""
         dropped: set[int] = set()
-        for place, tensor in enumerate(self.graph.tensors):
-            if not tensor.outlives or tensor.kind != "activation" or self._is_result(place):
-                continue
-            writers = {writer for writer, _ in tensor.writers}
+        for place in self.forward.stash:
+            writers = self.forward.writers_of(place)
+            readers = {read.operator for read in self.layer.forward.tensors[place].readers}
             for name, runs in chosen.items():
-                inside = {read.operator for read in tensor.readers} <= runs
-                if writers and writers <= runs and (inside or name in _DISCARDING):
+                if writers <= runs and (readers <= runs or name in _DISCARDING):
                     dropped.add(place)
-        return dropped
-
-    def _inputs(self, runs: set[int]) -> set[int]:
-        """Return the tensors that operators read and none of them makes."""
-        return {
-            place
-            for place, tensor in enumerate(self.graph.tensors)
-            if any(read.operator in runs for read in tensor.readers)
-            and not {writer for writer, _ in tensor.writers} & runs
-        }
-
-    def _run_again(self, runs: set[int], dropped: set[int]) -> OperatorGraph:
-        """Return the operators that run again, with what they read and give."""
-        order = sorted(runs)
-        places = {operator: place for place, operator in enumerate(order)}
-        tensors = []
-        for place, tensor in enumerate(self.graph.tensors):
-            writers = [(places[i], count) for i, count in tensor.writers if i in places]
-            readers = [
-                replace(read, operator=places[read.operator])
-                for read in tensor.readers
-                if read.operator in places
-            ]
-            if writers or readers:
-                own = replace(tensor, writers=tuple(writers), readers=tuple(readers))
-                tensors.append(replace(own, outlives=place in dropped))
-        return OperatorGraph(tuple([self.graph.operators[i] for i in order]), tuple(tensors))
+        return frozenset(dropped)
 
     @cached_property
     def operators(self) -> Mapping[str, frozenset[int]]:
         """The operators of every part that the layer has, by its name."""
-        attention = self._attention
+        forward = self.forward
+        attention = forward.attention
         if not attention:
             return {}
-        linear = frozenset().union(*map(self._feed_forward, self._activations))
-        routed = self._routed
+        linear = frozenset().union(*map(forward.feed_forward, forward.activations))
+        routed = forward.routed
+        norms = filter(forward.is_of_stream, range(len(forward.reads)))
         found = {
             "core_attn": attention,
-            "layernorm": frozenset(filter(self._is_of_stream, range(len(self._reads)))),
+            "layernorm": frozenset(norms),
             "mlp": frozenset() if routed else linear,
             "moe": routed | linear if routed else frozenset(),
-            "moe_act": frozenset(self._named(_EXPERT_ACTIVATION)),
-            "mla_up_proj": self._up_projections if self._named(_LATENT) else frozenset(),
+            "moe_act": frozenset(forward.named(EXPERT_ACTIVATION)),
+            "mla_up_proj": forward.up_projections if forward.named(LATENT) else frozenset(),
             "shared_experts": linear if routed else frozenset(),
         }
         return {name: operators for name, operators in found.items() if operators}
-
-    @cached_property
-    def _reads(self) -> Sequence[frozenset[int]]:
-        """The operators whose results each operator reads."""
-        reads: list[set[int]] = [set() for _ in self.graph.operators]
-        for source, destination, _ in self.graph.edges:
-            reads[destination].add(source)
-        return list(map(frozenset, reads))
-
-    @cached_property
-    def _readers(self) -> Sequence[frozenset[int]]:
-        """The operators that read the results of each operator."""
-        readers: list[set[int]] = [set() for _ in self.graph.operators]
-        for source, destination, _ in self.graph.edges:
-            readers[source].add(destination)
-        return list(map(frozenset, readers))
-
-    @cached_property
-    def _weighted(self) -> frozenset[int]:
-        """The products with a weight."""
-        reads = (t.readers for t in self.graph.tensors if t.kind == "weight")
-        operands = {read.operator for readers in reads for read in readers}
-        return frozenset(i for i in operands if self.graph.operators[i].gemms)
-
-    def _named(self, *beginnings: str) -> list[int]:
-        """Return the operators whose names begin so."""
-        operators = enumerate(self.graph.operators)
-        return [i for i, operator in operators if operator.id.startswith(beginnings)]
-
-    def _kinds(self, index: int) -> set[str]:
-        """Return the kinds of vector work of an operator."""
-        return {work.kind for work in self.graph.operators[index].vector}
-
-    @cached_property
-    def _attention(self) -> frozenset[int]:
-        """Fused attention, or all from the product of the scores to that of the result."""
-        operators = self.graph.operators
-        fused = [i for i, operator in enumerate(operators) if operator.attention]
-        if fused:
-            return frozenset(fused)
-        products = [i for i, each in enumerate(operators) if each.gemms and i not in self._weighted]
-        return self._between(products, products) | frozenset(products)
-
-    def _between(self, first: Iterable[int], last: Iterable[int]) -> frozenset[int]:
-        """Return the operators that depend on some, and on which others do."""
-        return self._closure(first, self._readers) & self._closure(last, self._reads)
-
-    def _closure(
-        self,
-        start: Iterable[int],
-        step: Sequence[frozenset[int]],
-        ends: frozenset[int] = frozenset(),
-    ) -> frozenset[int]:
-        """Return what is reached from operators, up to those that end the way."""
-        found: set[int] = set()
-        waiting = [after for index in start for after in step[index]]
-        while waiting:
-            index = waiting.pop()
-            if index not in found:
-                found.add(index)
-                waiting += [] if index in ends else step[index]
-        return frozenset(found)
-
-    def _before(self, operators: frozenset[int]) -> frozenset[int]:
-        """Return what is before operators, up to the products with weights."""
-        return self._closure(operators, self._reads, self._weighted)
-
-    @property
-    def _up_projections(self) -> frozenset[int]:
-        """What makes queries, keys and values of short vectors, which others read too."""
-        inner = self._before(self._attention)
-        own = inner | self._attention
-        return frozenset(i for i in inner if self._readers[i] <= own)
-
-    @cached_property
-    def _activations(self) -> list[int]:
-        """Activations of linear layers, those of routed experts aside."""
-        experts = set(self._named(_EXPERT_ACTIVATION))
-        return [
-            i
-            for i in range(len(self.graph.operators))
-            if i not in experts and not self._kinds(i).isdisjoint(_ACTIVATIONS)
-        ]
-
-    def _feed_forward(self, activation: int) -> frozenset[int]:
-        """Return the linear layers around an activation, with their communication."""
-        after = self._closure([activation], self._readers, self._weighted)
-        inner = (after - self._weighted) | {activation}
-        before = self._before(inner)
-        sent = {
-            i
-            for i, operator in enumerate(self.graph.operators)
-            if operator.collective
-            and (self._reads[i] & after or self._readers[i] & before & self._weighted)
-        }
-        return inner | after | before | sent
-
-    @cached_property
-    def _routed(self) -> frozenset[int]:
-        """The router and the routed experts."""
-        own = self._named(*_ROUTED)
-        if not own:
-            return frozenset()
-        routers = self._closure(self._named("route"), self._reads, self._weighted)
-        return self._between([*routers, *own], own) | routers | frozenset(own)
-
-    def _is_of_stream(self, index: int) -> bool:
-        """Say whether an operator is a norm of the residual stream, not of heads."""
-        if self._kinds(index).isdisjoint(_NORMS):
-            return False
-        elements = {count for t in self.graph.tensors for i, count in t.writers if i == index}
-        of_heads = (self._kinds(reader) == {"rotary"} for reader in self._readers[index])
-        attends = not self._readers[index].isdisjoint(self._attention)
-        return 2 * max(elements) == self.layer.output_bytes and not (attends or any(of_heads))

@@ -21,6 +21,7 @@ STATED = {
     "glb_mib": 61.5,
     "hbm_gib": 96,
     "hbm_gb_per_s": 2400.5,
+    "host_link_gb_per_s": 63.5,
     "clock_ghz": 1.61,
     "l2_tc_kib": 300,
     "l2_vc_kib": 12,

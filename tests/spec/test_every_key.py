@@ -77,12 +77,16 @@ OTHER: dict[str, str] = {
     "bf16_layers_at_end": "2",
     "fp8_scaling": '"delayed"',
     "fp8_transposes": "true",
+    "offload_parts": '"layer"',
+    "offload_share": "0.5",
+    "offload_optimizer": "0.5",
 }
 _FP8 = {"optimizer": '"adam"', "precision": '"fp8"'}
 NEEDS: dict[str, dict[str, str]] = {
     "fp8_primary_weights": _FP8,
     "fp8_param_gather": _FP8,
     "fp8_scaling": _FP8,
+    "offload_optimizer": {"optimizer": '"adam"'},
 }
 """Keys that stand only beside others."""
 INNER: dict[type, tuple[str, dict[str, str]]] = {
@@ -167,6 +171,9 @@ AXES: dict[str, list[Any]] = {
     "bf16_layers_at_end": [0, 2],
     "fp8_scaling": ["current", "delayed"],
     "fp8_transposes": [False, True],
+    "offload_parts": ["", "layer"],
+    "offload_share": [0.5, 1.0],
+    "offload_optimizer": [0.5, 1.0],
     "fp8_ratio": [2.0, 1.0],
     "fp4_ratio": [4.0, 2.0],
     "int8_ratio": [2.0, 1.0],
@@ -229,8 +236,10 @@ def test_every_key_of_a_workload_changes_the_question(key: str, tmp_path: Path) 
 
 
 LEVELS = ("network.0.bandwidth_gb_per_s", "network.0.launch_us")
-SEARCHABLE = [name for name in (*ORDER, *LEVELS) if name != "l2_bytes_per_cycle"]
-"""No area model charges for the bandwidth of private buffers, which is refused as an axis."""
+FREE = ("l2_bytes_per_cycle", "host_link_bytes_per_s", "host_link_gb_per_s")
+SEARCHABLE = [name for name in (*ORDER, *LEVELS) if name not in FREE]
+"""No area model charges for the bandwidth of private buffers and of the link to the host, which are
+refused as axes."""
 
 
 @pytest.mark.parametrize("name", SEARCHABLE)

@@ -43,7 +43,7 @@ PUBLISHED = {
     "megatron-bridge-hybrids": 11,
 }
 """Rows of the tables of training runs as they were collected."""
-TRAINING = "training.csv", "training_experts.csv", "training_context.csv"
+TRAINING = "training.csv", "training_experts.csv", "training_context.csv", "training_kept.csv"
 """Files of training runs that are expressed."""
 BEST_PRODUCTS = 20
 """Rows of the table of fastest products, in two precisions."""

@@ -161,6 +161,22 @@ CASES: dict[str, dict[str, Any]] = {
             recompute_parts=["", "layernorm,mlp"],
         ),
     },
+    "offloads": {
+        "model": "llama:layers=4,hidden=512,heads=8,kv_heads=4,ffn=1408,sequence=1024,vocab=8000",
+        "optimizer": "adam",
+        "cluster": "dgx-h100",
+        "global_batch": 16,
+        "tensor_parallel": (1, 2),
+        "space": Space(
+            "tpuv4-lanes",
+            host_link_gb_per_s=16,
+            num_tc=[2, 8],
+            hbm_gib=[0.25, 4],
+            recompute_parts=["", "minimal_offloaded"],
+            offload_parts=["", "layer"],
+            offload_optimizer=[0.0, 1.0],
+        ),
+    },
     "precisions": {
         "model": "bert-large",
         "attention": "flash",
