@@ -20,5 +20,6 @@ Where each formula is:
 * shares of bandwidths: `problem.bandwidth_shares`; what stays on the chip: `residency.residency_of`
 * parameters of a stage, tied ones once: `layer_cost.local_parameters`
 * exchanges of tokens beside another microbatch: `paired.paired_s`
+* the part of a backward that only weight gradients need: `weight_gradients.with_weight_gradients`
 * copies around the communication of replicas: `bare_layers.copies_s`
 """

@@ -90,6 +90,11 @@ class LayerCost:
     paired_s
         Seconds of all passes together where those of two microbatches run beside one another, see
         `phaze_opt.passes.paired`; 0 where that changes nothing.
+    weight_gradient_s
+        Seconds of the backward that only weight gradients need, see
+        `phaze_opt.passes.weight_gradients`; 0 where no schedule splits it.
+    weight_operand_bytes
+        What stays of a microbatch from the rest of its backward until these have run.
     """
 
     name: str
@@ -103,6 +108,8 @@ class LayerCost:
     elsewhere_parameters: int = 0
     accumulated_parameters: int = 0
     paired_s: float = 0.0
+    weight_gradient_s: float = 0.0
+    weight_operand_bytes: int = 0
 
     def with_fields(self, **changes: object) -> LayerCost:
         """Return the same layer with other fields.

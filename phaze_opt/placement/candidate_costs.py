@@ -33,7 +33,9 @@ from phaze_opt.placement.chain_bytes import (
     whole_parameters_of_runs,
 )
 from phaze_opt.placement.costs import DegreeRuns, StageCosts, stage_costs
+from phaze_opt.placement.even import even_starts
 from phaze_opt.placement.fitting_stages import fitting_stages
+from phaze_opt.placement.layout import Layout
 from phaze_opt.placement.memory import Shards
 from phaze_opt.placement.pipeline import held_by_place
 from phaze_opt.placement.placement_problem import PlacementProblem
@@ -157,6 +159,17 @@ class CandidateCosts:
         chunks, pipeline = self.chunks(candidate), candidate.pipeline
         divides = chunks == 1 or self.microbatches(candidate.data) % pipeline == 0
         return divides and pipeline * chunks <= self.layers
+
+    @cached_property
+    def is_chain(self) -> bool:
+        """Whether every layer takes what the one before it gives, and nothing else."""
+        return all(destination == source + 1 for source, destination in self.problem.edges)
+
+    def even_layout(self, candidate: Candidate, chunks: int = 1) -> Layout:
+        """Cut the layers into even parts."""
+        layers = self.problem.layers[candidate.tensor]
+        starts = even_starts(layers, candidate.pipeline * chunks)
+        return Layout.of_starts(candidate, starts, len(layers), chunks)
 
     def held(self, candidate: Candidate) -> IntArray:
         """Return the microbatches in flight of every stage, by place from the end."""

@@ -27,6 +27,13 @@ from phaze_opt.placement.interleaved import evaluate_interleaved, solve_interlea
 from phaze_opt.placement.layout import Layout
 from phaze_opt.placement.placement_problem import Placement, PlacementProblem
 from phaze_opt.placement.size import ONE_CANDIDATE, check_memory
+from phaze_opt.placement.split_backward import (
+    even_layouts,
+    folded,
+    place_split_backward,
+    solve_split_backward,
+    with_split_backward,
+)
 from phaze_opt.placement.timing import replayed, with_fastest_gathers
 
 
@@ -58,6 +65,8 @@ def solve_placement(problem: PlacementProblem, degrees: Degrees | None = None) -
         return _given(problem, costs, degrees)
     if problem.training.interleave > 1:
         return solve_interleaved(costs)
+    if problem.training.splits_backward:
+        return solve_split_backward(costs)
     best = best_placement(costs)
     if best is None:
         raise explain_infeasible(problem)
@@ -90,6 +99,10 @@ def place_again(problem: PlacementProblem, placement: Placement) -> Placement:
             return again
         check_memory(costs.layers, problem.cluster.devices, [ONE_CANDIDATE])
     layout = Layout.of_starts(candidate, starts, costs.layers)
+    if placement.pipeline_schedule == "zb-v":
+        return place_split_backward(costs, [folded(costs, candidate)])
+    if problem.training.splits_backward:
+        return place_split_backward(costs, [with_split_backward(costs, layout)])
     return describe(costs, with_fastest_gathers(costs, layout))
 
 
@@ -166,6 +179,10 @@ def _given(problem: PlacementProblem, costs: CandidateCosts, degrees: Degrees) -
     check_memory(len(layers), devices, [ONE_CANDIDATE])
     starts = even_starts(layers, pipeline)
     layouts = [Layout.of_starts(candidate, starts, len(layers)) for candidate in candidates]
+    if training.splits_backward:
+        options = [each for candidate in candidates for each in even_layouts(costs, candidate)]
+        if options:
+            return place_split_backward(costs, options)
     # What a stage holds does not depend on the order of ranks.
     held = held_stages(costs, layouts[0])
     _refuse_misfit(costs, layouts[0], held)
