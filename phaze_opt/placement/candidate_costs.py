@@ -138,13 +138,32 @@ class CandidateCosts:
     def work_of_layers_s(self, tensor: int) -> tuple[float, float]:
         """Return the work of one microbatch at a degree: of all layers, and of the largest."""
         if tensor not in self._work_of_layers_s:
-            kinds, names = self.problem.kinds_of(tensor), LayerPasses._fields
-            runs = self._degree_runs(tensor, self._least_paired)
-            each_s = [runs.column(f"{name}.seconds") for name in names]
-            work_s = np.add.reduce(each_s)[list(kinds.first)].tolist()
+            kinds, work_s = self.problem.kinds_of(tensor), self._kinds_s(tensor)
             all_s = sum([own_s * count for own_s, count in zip(work_s, kinds.counts, strict=True)])
             self._work_of_layers_s[tensor] = all_s, max(work_s)
         return self._work_of_layers_s[tensor]
+
+    def _kinds_s(self, tensor: int) -> list[float]:
+        """Return the work of one microbatch on a layer of every kind."""
+        runs = self._degree_runs(tensor, self._least_paired)
+        each_s = [runs.column(f"{name}.seconds") for name in LayerPasses._fields]
+        work_s: list[float] = np.add.reduce(each_s)[
+            list(self.problem.kinds_of(tensor).first)
+        ].tolist()
+        return work_s
+
+    def least_share_s(self, grid: CandidateGrid) -> FloatArray:
+        """Bound the work of the busiest stage on one microbatch, whatever the split.
+
+        That of the average stage, and of the layers of each kind that the stage with most of them
+        has at least. Of every class of a grid.
+        """
+        kinds = self.problem.kinds_of(grid.tensor)
+        all_s, _ = self.work_of_layers_s(grid.tensor)
+        share_s = all_s / grid.pipeline
+        for count, own_s in zip(kinds.counts, self._kinds_s(grid.tensor), strict=True):
+            share_s = np.maximum(share_s, np.ceil(count / grid.pipeline) * own_s)
+        return np.asarray(share_s)
 
     def microbatches(self, data: int) -> int:
         """Return how many microbatches one replica runs per batch."""

@@ -24,10 +24,9 @@ from phaze_opt.placement.placement_problem import (
 )
 from phaze_opt.placement.timing import Replayed, StageTail, replayed, stage_tails
 from phaze_opt.placement.zero_bubble import (
-    ORDERS,
     WEIGHT,
     ZeroBubbleWork,
-    order_of,
+    planned_order,
     replay_order,
 )
 
@@ -104,8 +103,8 @@ def placement_replay(placement: Placement) -> Replay:
         table("operand_bytes"),
         np.array([stage.room_bytes for stage in placement.stages]),
     )
-    rule = ORDERS[placement.pipeline_schedule][placement.order]
-    order = order_of(rule, split, placement.microbatches)
+    named = placement.pipeline_schedule, placement.order
+    order = planned_order(*named, split, placement.microbatches)
     if order is None:
         raise InputError(f"The order {placement.order} of the placement cannot be run.")
     return replay_order(split, order, placement.microbatches).replay

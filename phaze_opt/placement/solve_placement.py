@@ -106,6 +106,46 @@ def place_again(problem: PlacementProblem, placement: Placement) -> Placement:
     return describe(costs, with_fastest_gathers(costs, layout))
 
 
+def place_stages(problem: PlacementProblem, degrees: Degrees, sizes: Sequence[int]) -> Placement:
+    """Place so many layers on each stage, in the faster order of ranks.
+
+    Parameters
+    ----------
+    problem
+        What is placed, on stages of one chunk.
+    degrees
+        Of which the tensor degree is among the problem's.
+    sizes
+        Layers of each stage, first to last.
+
+    Raises
+    ------
+    InputError
+        If there are not as many sizes as stages, or they do not add up to the layers.
+    InfeasibleError
+        If a stage does not fit.
+    """
+    _check(problem)
+    costs = CandidateCosts(problem)
+    if len(sizes) != degrees.pipeline or sum(sizes) != costs.layers or min(sizes) < 1:
+        raise InputError(
+            f"The stages have {'+'.join(map(str, sizes))} layers, but there are {degrees.pipeline} "
+            f"stages and {costs.layers} layers; every stage needs one."
+        )
+    starts = np.cumsum([0, *sizes[:-1]], dtype=np.int64)
+    orders = rank_orders(problem.cluster, problem.training)
+    layouts = [
+        Layout.of_starts(Candidate.of(degrees, order), starts, costs.layers) for order in orders
+    ]
+    held = held_stages(costs, layouts[0])
+    _refuse_misfit(costs, layouts[0], held)
+    if problem.training.splits_backward:
+        options = [with_split_backward(costs, layout) for layout in layouts]
+        return place_split_backward(costs, options)
+    answers = [describe(costs, with_fastest_gathers(costs, layout)) for layout in layouts]
+    return min(answers, key=lambda answer: answer.time_per_batch_s)
+
+
 def _check(problem: PlacementProblem) -> None:
     """Refuse problems that no placement can answer."""
     lengths = {len(layers) for layers in problem.outline.layers.values()}

@@ -2,8 +2,9 @@
 
 The stages of a candidate are even by count. Beside them stands the split that is the fastest under
 1F1B (`phaze_opt.placement.best`), so that no solved schedule with a split backward is slower than
-solved 1F1B. Candidates are replayed by rising bound: the work of the average stage, or of the
-largest layer, on all microbatches. What is left above the least of these bounds is the gap.
+solved 1F1B. Candidates are replayed by rising bound: on all microbatches the work of the average
+stage, or of as many layers of one kind as the stage with most of them has. What is left above the
+least of these bounds is the gap.
 
 Under ``zb-v`` a candidate may also run as ``zb-1p``, which needs half as many layers and no more
 memory than 1F1B; the placement says which it is.
@@ -118,8 +119,7 @@ def _stash_of_microbatch(costs: CandidateCosts, layout: Layout) -> FloatArray:
 def _bounds_s(costs: CandidateCosts) -> Iterator[tuple[float, Candidate]]:
     """Bound the time of every candidate from below, whatever its stages and their order are."""
     for grid in costs.grids:
-        all_s, largest_s = costs.work_of_layers_s(grid.tensor)
-        share_s = np.maximum(all_s / grid.pipeline, largest_s) * (1.0 - _ROUNDING)
+        share_s = costs.least_share_s(grid) * (1.0 - _ROUNDING)
         for index, bound_s in enumerate((grid.microbatches * share_s).tolist()):
             for candidate in grid.candidates(index):
                 yield bound_s, candidate

@@ -14,7 +14,13 @@ from phaze_opt.placement.held_stages import resident_bytes
 from phaze_opt.placement.layout import Layout
 from phaze_opt.placement.overlap import charged_s, left_after_s
 from phaze_opt.placement.pipeline import PipelineWork, Replay, finish_s, replay
-from phaze_opt.placement.zero_bubble import Ordered, ZeroBubbleWork, best_order, first_starts_s
+from phaze_opt.placement.zero_bubble import (
+    WEIGHT,
+    ZeroBubbleReplay,
+    ZeroBubbleWork,
+    best_order,
+    first_starts_s,
+)
 
 
 @dataclass(frozen=True)
@@ -88,29 +94,20 @@ def zero_bubble_work(costs: CandidateCosts, layout: Layout, work: PipelineWork) 
 
 
 def _room_bytes(costs: CandidateCosts, layout: Layout, stash: FloatArray) -> FloatArray:
-    """Return what microbatches may hold on each stage.
+    """Return what microbatches may hold on each stage, by the schedule and by the memory.
 
-    As much as lets every stage have what the fullest one has under 1F1B of even stages, with as
-    many stashes as the schedule says, but no more than the memory; always what 1F1B holds, and in a
-    V a microbatch.
+    As many stashes as it says of the fuller of the first two stages, on all of them, as published
+    (``scheduler`` in ``megatron/core/pipeline_parallel/schedules.py`` of
+    sail-sg/zero-bubble-pipeline-parallelism); always what 1F1B holds, and in a V a microbatch.
     """
-    candidate, resident = layout.candidate, resident_bytes(costs, layout)
-    usable = costs.problem.hbm_usable_bytes - resident
-    in_flight = costs.held(candidate)[:0:-1].astype(np.float64)
-    microbatches = costs.microbatches(candidate.data)
-    if layout.chunks > 1:
-        plain = costs.even_layout(candidate)
-        own = costs.stages(candidate).held.stash_bytes[plain.first[0], plain.last[0]]
-        most = float((resident_bytes(costs, plain) + in_flight * own).max())
-        return np.asarray(np.maximum(np.minimum(most - resident, usable), stash.sum(axis=0)))
-    allowed = in_flight
-    if layout.zero_bubble == "zb-2p":
-        allowed = 2.0 * in_flight
-    elif layout.zero_bubble == "zb-h2":
-        places = np.arange(candidate.pipeline, 0, -1)
-        allowed = np.minimum(2 * places - 1, microbatches).astype(np.float64)
-    most = float((resident + allowed * stash[0]).max())
-    return np.asarray(np.maximum(np.minimum(most - resident, usable), in_flight * stash[0]))
+    candidate, pipeline = layout.candidate, layout.candidate.pipeline
+    usable = costs.problem.hbm_usable_bytes - resident_bytes(costs, layout)
+    plain = costs.even_layout(candidate) if layout.chunks > 1 else layout
+    own = costs.stages(candidate).held.stash_bytes[plain.first[0], plain.last[0]]
+    stashes = {"zb-h2": 2 * pipeline - 1, "zb-2p": 2 * pipeline}
+    allowed = stashes.get(layout.zero_bubble or "", pipeline) * own[:2].max()
+    least = stash.sum(axis=0) if layout.chunks > 1 else costs.held(candidate)[:0:-1] * own
+    return np.asarray(np.maximum(np.minimum(allowed, usable), least))
 
 
 class SplitBackward(NamedTuple):
@@ -181,49 +178,41 @@ def _tail_s(costs: CandidateCosts, layout: Layout) -> FloatArray:
 
 
 def _replayed_split(costs: CandidateCosts, layout: Layout, work: PipelineWork) -> Replayed:
-    """Replay a batch of a schedule that splits the backward, in the best order it may take."""
+    """Replay a batch of a schedule that splits the backward; as 1F1B where that takes no longer."""
     assert layout.zero_bubble is not None
     split = zero_bubble_work(costs, layout, work)
     microbatches = costs.microbatches(layout.candidate.data)
-    stages = range(layout.candidate.pipeline)
-    whole: Replayed | None = None
+    found = best_order(layout.zero_bubble, split, microbatches)
+    answers = []
     if layout.chunks == 1:
-        begin_s = first_starts_s(work) - work.head_s[0]
-        own_s = finish_s(work, microbatches) - begin_s
+        own_s = finish_s(work, microbatches) - (first_starts_s(work) - work.head_s[0])
         held = costs.held(layout.candidate)[:0:-1] * split.stash_bytes[0]
-        own = SplitBackward(split, 0, held)
-        whole = Replayed(work, None, float((own_s + _tail_s(costs, layout)).max()), own)
-        # The last microbatch's W is the last work of a stage, whatever the order.
-        tails = [_split_tail(costs, layout, split, None, stage) for stage in stages]
+        time_s = float((own_s + _tail_s(costs, layout)).max())
+        answers.append(Replayed(work, None, time_s, SplitBackward(split, 0, held)))
+    if found is not None:
+        stages = range(layout.candidate.pipeline)
+        tails = [_split_tail(costs, layout, split, found.done, stage) for stage in stages]
         tails_s = np.array([tail.all_s for tail in tails])
-    else:
-        # What replicas exchange depends on the order, which does not look at it.
-        tails_s = np.zeros(len(stages))
-    found = best_order(layout.zero_bubble, split, tails_s, microbatches)
-    if found is None:
-        assert whole is not None
-        return whole
-    if layout.chunks > 1:
-        tails = [_split_tail(costs, layout, split, found, stage) for stage in stages]
-        tails_s = np.array([tail.all_s for tail in tails])
-    time_s = float((found.done.own_s(work.head_s) + tails_s).max())
-    if whole is not None and whole.time_s <= time_s:
-        return whole
-    return Replayed(work, tails, time_s, SplitBackward(split, found.index, found.done.peak_bytes))
+        time_s = float((found.done.own_s(work.head_s) + tails_s).max())
+        taken = SplitBackward(split, found.index, found.done.peak_bytes)
+        answers.append(Replayed(work, tails, time_s, taken))
+    return min(answers, key=lambda answer: answer.time_s)
 
 
 def _split_tail(
-    costs: CandidateCosts, layout: Layout, work: ZeroBubbleWork, found: Ordered | None, stage: int
+    costs: CandidateCosts,
+    layout: Layout,
+    work: ZeroBubbleWork,
+    done: ZeroBubbleReplay,
+    stage: int,
 ) -> StageTail:
-    """Return what a stage does after its last W; with one chunk the order does not matter."""
+    """Return what a stage does after its last W, which completes the gradients layer by layer."""
     each_s, _ = costs.problem.weight_gradients(layout.candidate.tensor)
     until_end_s: list[float] = []
     for chunk, (i, j) in enumerate(layout.runs(stage)):
+        end_s = done.starts_s[WEIGHT, chunk, stage, -1] + work.seconds[WEIGHT, chunk, stage]
         after_s = np.append(0.0, np.cumsum(each_s[i : j - 1]))
-        if found is not None:
-            end_s = found.done.starts_s[2, chunk, stage, -1] + work.seconds[2, chunk, stage]
-            after_s += max(found.done.finish_s[stage] - end_s, 0.0)
-        until_end_s += after_s.tolist()
+        until_end_s += (max(done.finish_s[stage] - end_s, 0.0) + after_s).tolist()
     return _chunked_tail(costs, layout, np.array(until_end_s), stage)
 
 

@@ -178,6 +178,13 @@ def _peaks(forward_s: FloatArray, backward_s: FloatArray) -> IntArray:
     return peaks
 
 
+def planned_order(
+    schedule: PipelineScheduleName, index: int, work: ZeroBubbleWork, microbatches: int
+) -> IntArray | None:
+    """Return an order again that `best_order` has chosen, or that of 1F1B."""
+    return order_of(ORDERS[schedule][index], _alike(work), microbatches)
+
+
 def order_of(rule: OrderRule, work: ZeroBubbleWork, microbatches: int) -> IntArray | None:
     """Return an order of the work of every stage; ``None`` if the stages would wait forever.
 
@@ -244,18 +251,16 @@ class Ordered(NamedTuple):
 
     index: int
     done: ZeroBubbleReplay
-    time_s: float
 
 
 def best_order(
-    schedule: PipelineScheduleName,
-    work: ZeroBubbleWork,
-    tail_s: FloatArray,
-    microbatches: int,
+    schedule: PipelineScheduleName, work: ZeroBubbleWork, microbatches: int
 ) -> Ordered | None:
-    """Return the order of a schedule in which a batch takes the least time, the first of equals.
+    """Return the order of a schedule that is the best for stages that are alike, and a batch in it.
 
-    Without 1F1B, whose whole backwards are replayed elsewhere.
+    The published scheduler plans with the median stage, for all stages (``scheduler`` in
+    ``megatron/core/pipeline_parallel/schedules.py`` of sail-sg/zero-bubble-pipeline-parallelism);
+    what its stages hold is their own.
 
     Parameters
     ----------
@@ -263,26 +268,36 @@ def best_order(
         One of `phaze_opt.training.ZERO_BUBBLE`.
     work
         See `order_of`.
-    tail_s : (stages,)
-        What follows the last work of each stage.
     microbatches
         Per batch.
+
+    Returns
+    -------
+    ``None`` where nothing but 1F1B can run, whose whole backwards are replayed elsewhere.
     """
-    best: Ordered | None = None
-    bound_s = float((busy_s(work, microbatches) + tail_s).max())
+    alike, best_s = _alike(work), np.inf
+    best: tuple[int, IntArray] | None = None
+    bound_s = float(busy_s(alike, microbatches).max())
     for index, rule in enumerate(ORDERS[schedule]):
-        if rule == _1F1B:
-            continue
-        order = order_of(rule, work, microbatches)
+        order = None if rule == _1F1B else order_of(rule, alike, microbatches)
         if order is None:
             continue
-        done = replay_order(work, order, microbatches)
-        time_s = float((done.own_s(work.head_s) + tail_s).max())
-        if best is None or time_s < best.time_s:
-            best = Ordered(index, done, time_s)
-        if best.time_s <= bound_s * (1.0 + _CLOSE):
+        planned_s = float(replay_order(alike, order, microbatches).own_s(alike.head_s).max())
+        if best is None or planned_s < best_s * (1.0 - _CLOSE):
+            best, best_s = (index, order), planned_s
+        if best_s <= bound_s * (1.0 + _CLOSE):
             break
-    return best
+    if best is None:
+        return None
+    return Ordered(best[0], replay_order(work, best[1], microbatches))
+
+
+def _alike(work: ZeroBubbleWork) -> ZeroBubbleWork:
+    """Return the work with the seconds of the median stage on all of them, every batch the same."""
+    middle = np.sort(work.seconds, axis=2)[:, :, [work.stages // 2]]
+    none = np.zeros_like(work.head_s)
+    seconds = np.ascontiguousarray(np.broadcast_to(middle, work.seconds.shape))
+    return work._replace(seconds=seconds, first_saving_s=none, head_s=none)
 
 
 def first_starts_s(work: PipelineWork) -> FloatArray:
