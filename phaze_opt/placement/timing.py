@@ -182,7 +182,9 @@ def _replayed_split(costs: CandidateCosts, layout: Layout, work: PipelineWork) -
     assert layout.zero_bubble is not None
     split = zero_bubble_work(costs, layout, work)
     microbatches = costs.microbatches(layout.candidate.data)
-    found = best_order(layout.zero_bubble, split, microbatches)
+    # A single stage has nothing to wait for.
+    several = layout.candidate.pipeline > 1
+    found = best_order(layout.zero_bubble, split, microbatches) if several else None
     answers = []
     if layout.chunks == 1:
         own_s = finish_s(work, microbatches) - (first_starts_s(work) - work.head_s[0])

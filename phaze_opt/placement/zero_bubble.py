@@ -296,7 +296,7 @@ def _alike(work: ZeroBubbleWork) -> ZeroBubbleWork:
     """Return the work with the seconds of the median stage on all of them, every batch the same."""
     middle = np.sort(work.seconds, axis=2)[:, :, [work.stages // 2]]
     none = np.zeros_like(work.head_s)
-    seconds = np.ascontiguousarray(np.broadcast_to(middle, work.seconds.shape))
+    seconds = np.repeat(middle, work.stages, axis=2)
     return work._replace(seconds=seconds, first_saving_s=none, head_s=none)
 
 
