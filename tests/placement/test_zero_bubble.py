@@ -28,6 +28,7 @@ from phaze_opt.placement.zero_bubble import (
     replay_order,
 )
 from phaze_opt.training import ZERO_BUBBLE, Training
+from tests.placement.strategies import all_degrees, all_splits
 from tests.placement.test_interleaved import equal_layers
 from tests.placement.test_least import least_s, training_problems
 
@@ -337,6 +338,29 @@ def test_a_placement_replays_and_is_placed_again(problem: PlacementProblem) -> N
     again = place_again(problem, split)
     assert again.time_per_batch_s == split.time_per_batch_s
     assert [stage.layers for stage in again.stages] == [stage.layers for stage in split.stages]
+
+
+@settings(max_examples=25, deadline=None)
+@given(split_problems())
+def test_no_split_of_any_degrees_is_below_the_bounds(problem: PlacementProblem) -> None:
+    """Every split of every degrees is tried: none takes less than the solved bound says."""
+    problem = replace(problem, cluster=replace(problem.cluster, devices=4))
+    split = placed(problem, None, None)
+    if split is None:
+        return
+    assert split.bound_s is not None
+    count = len(next(iter(problem.layers.values())))
+    for degrees in all_degrees(problem):
+        if degrees.data % problem.training.replica_step:
+            continue
+        for starts in all_splits(count, degrees.pipeline):
+            sizes = np.diff([*starts, count]).tolist()
+            try:
+                time_s = place_stages(problem, degrees, sizes).time_per_batch_s
+            except InfeasibleError:
+                continue
+            assert split.bound_s <= time_s * SLACK
+            assert least_s(problem) <= time_s * SLACK
 
 
 def with_weights(schedule: PipelineScheduleName, microbatches: int = 16) -> PlacementProblem:
