@@ -4,7 +4,7 @@ The stages of a candidate are even by count. Beside them stands the split that i
 1F1B (`phaze_opt.placement.best`), so that no solved schedule with a split backward is slower than
 solved 1F1B. Candidates are replayed by rising bound: on all microbatches the work of the average
 stage, or of as many layers of one kind as the stage with most of them has. What is left above the
-least of these bounds is the gap.
+least of these bounds, and that of `phaze_opt.placement.least`, is the gap.
 
 Under ``zb-v`` a candidate may also run as ``zb-1p``, which needs half as many layers and no more
 memory than 1F1B; the placement says which it is.
@@ -13,12 +13,13 @@ memory than 1F1B; the placement says which it is.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import numpy as np
 
 from phaze_opt.arrays import FloatArray
 from phaze_opt.choices import PipelineScheduleName
+from phaze_opt.passes.layer_cost import LeastLayers
 from phaze_opt.placement.best import best_placement, layout_fits
 from phaze_opt.placement.candidate_costs import CandidateCosts
 from phaze_opt.placement.candidates import Candidate
@@ -27,7 +28,8 @@ from phaze_opt.placement.describe import describe
 from phaze_opt.placement.held_stages import resident_bytes
 from phaze_opt.placement.infeasible import explain_infeasible
 from phaze_opt.placement.layout import Layout
-from phaze_opt.placement.placement_problem import Placement
+from phaze_opt.placement.least import LeastPlacement
+from phaze_opt.placement.placement_problem import ChipRates, Placement
 from phaze_opt.placement.timing import (
     Replayed,
     pipeline_work,
@@ -64,7 +66,8 @@ def solve_split_backward(costs: CandidateCosts) -> Placement:
     if not options:
         raise explain_infeasible(costs.problem)
     done, layout = min(options, key=lambda option: option[0].time_s)
-    return describe(costs, layout, done).searched(min(best_s, bounds[0][0]))
+    bound_s = max(bounds[0][0], _least_s(costs, best_s))
+    return describe(costs, layout, done).searched(min(best_s, bound_s))
 
 
 def even_layouts(costs: CandidateCosts, candidate: Candidate) -> list[Layout]:
@@ -126,6 +129,21 @@ def _bounds_s(costs: CandidateCosts) -> Iterator[tuple[float, Candidate]]:
                 if not grid.shares_out:
                     # More replicas that run as many microbatches take as long at least.
                     break
+
+
+def _least_s(costs: CandidateCosts, known_s: float) -> float:
+    """Bound the time of all placements, with what replicas exchange; at most a known time."""
+    problem, least_s = costs.problem, known_s
+    names = [field.name for field in fields(ChipRates)]
+    rates = ChipRates(**{name: np.array([float(getattr(problem, name))]) for name in names})
+    for tensor, layers in problem.layers.items():
+        kinds = problem.kinds_of(tensor)
+        passes = [layers[first].passes for first in kinds.first]
+        columns = zip(*[[each.seconds for each in own] for own in passes], strict=True)
+        seconds = LeastLayers(*[np.array([column]).T for column in columns])
+        least = LeastPlacement(problem, tensor, kinds.which.tolist())
+        least_s = float(least.least_s(seconds, rates, np.array([least_s]))[0])
+    return least_s * (1.0 - _ROUNDING)
 
 
 def _bound_s(costs: CandidateCosts, layout: Layout) -> float:
