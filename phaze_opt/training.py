@@ -393,10 +393,10 @@ class Training:
             raise InputError(f"zero is {shown(self.zero)}, but it must be 0, 1, 2 or 3.")
         check_size("interleave", self.interleave, MOST_SAMPLES)
         if self.interleave > 1 and self.pipeline_schedule != "interleaved":
+            own = "2 chunks" if self.pipeline_schedule == "zb-v" else "1 chunk"
             raise InputError(
                 f"interleave is {self.interleave}, but the pipeline schedule "
-                f"{self.pipeline_schedule} has {2 if self.pipeline_schedule == 'zb-v' else 1} "
-                f"chunk{'s' if self.pipeline_schedule == 'zb-v' else ''} per stage."
+                f"{self.pipeline_schedule} has {own} per stage."
             )
         self._check_split_backward()
 
@@ -421,9 +421,9 @@ class Training:
         """Refuse what cannot be done with a backward in two parts."""
         if self.splits_backward and self.zero > 1:
             raise InputError(
-                f"pipeline_schedule is {self.pipeline_schedule} and zero is {self.zero}, but stages "
-                "that put off weight gradients cannot exchange them in every microbatch; zero must "
-                "be 0 or 1."
+                f"pipeline_schedule is {self.pipeline_schedule} and zero is {self.zero}, but "
+                "stages that put off weight gradients cannot exchange them in every microbatch; "
+                "zero must be 0 or 1."
             )
         if self.splits_backward and self.pairs_microbatches:
             raise InputError(

@@ -5,7 +5,8 @@ chips at once (`PassEstimates`, arrays of chips × operators), collectives besid
 (`chunked_collectives`). `problem` and `residency` write one pass as the scheduler takes it,
 `scheduled` schedules it (`ScheduledPass`; `totals` adds up its operators). `layers` joins the
 passes of every layer to the `LayerCost` that a placement takes (`layer_cost`), which is bare of
-seconds in `bare_layers`, and none of which is shorter than its `launches` by the host.
+seconds in `bare_layers`, and none of which is shorter than its `launches` by the host;
+`weight_gradients` says what of a backward may be put off.
 
 Bounds stand beside the costs: `least_seconds` of passes on tens of thousands of chips, or of boxes
 of them by their peak rates and, more closely, by their cores (`least_units`),

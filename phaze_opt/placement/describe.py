@@ -79,7 +79,7 @@ def describe(
         time_breakdown_s=_breakdown(costs, layout, heaviest, stages[heaviest], time_s),
         expert=costs.problem.training.expert_parallel,
         context=costs.problem.training.context_parallel,
-        order=None if split is None else split.index,
+        order=None if split is None else split.order,
     )
 
 

@@ -432,10 +432,7 @@ class _Collector:
         # Of split backwards no more is known than of chunks.
         chunks = columns.chunks + ((columns.pipeline > 1) & self.training.splits_backward)
         each = zip(
-            *(
-                values.tolist()
-                for values in (columns.microbatches, columns.pipeline, chunks)
-            ),
+            *(values.tolist() for values in (columns.microbatches, columns.pipeline, chunks)),
             strict=True,
         )
         real = np.zeros((len(columns.data), 13))

@@ -116,7 +116,7 @@ def _timed(costs: CandidateCosts, layout: Layout) -> tuple[Replayed, Layout]:
 def _stash_of_microbatch(costs: CandidateCosts, layout: Layout) -> FloatArray:
     """Return what a microbatch holds on each stage, of shape ``(stages,)``."""
     held = costs.stages(layout.candidate).held
-    return held.stash_bytes[layout.first, layout.last].sum(axis=0)
+    return np.asarray(held.stash_bytes[layout.first, layout.last].sum(axis=0))
 
 
 def _bounds_s(costs: CandidateCosts) -> Iterator[tuple[float, Candidate]]:

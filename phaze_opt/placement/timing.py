@@ -71,7 +71,6 @@ def pipeline_work(costs: CandidateCosts, layout: Layout) -> PipelineWork:
 def zero_bubble_work(costs: CandidateCosts, layout: Layout, work: PipelineWork) -> ZeroBubbleWork:
     """Split the backwards of every chunk of every stage, and say what may be held between."""
     candidate = layout.candidate
-    runs = costs.stages(candidate).runs
     seconds, operand_bytes = costs.problem.weight_gradients(candidate.tensor)
     weight_s = np.zeros_like(work.forward_s)
     operands, stash = np.zeros_like(weight_s), np.zeros_like(weight_s)
@@ -117,14 +116,14 @@ class SplitBackward(NamedTuple):
     ----------
     work
         What they do, and may hold.
-    index
-        The order, see `phaze_opt.placement.zero_bubble.ORDERS`.
+    order
+        Which it is, see `phaze_opt.placement.zero_bubble.ORDERS`.
     peak_bytes : (stages,)
         What microbatches hold at most.
     """
 
     work: ZeroBubbleWork
-    index: int
+    order: int
     peak_bytes: FloatArray
 
 
@@ -196,7 +195,7 @@ def _replayed_split(costs: CandidateCosts, layout: Layout, work: PipelineWork) -
         tails = [_split_tail(costs, layout, split, found.done, stage) for stage in stages]
         tails_s = np.array([tail.all_s for tail in tails])
         time_s = float((found.done.own_s(work.head_s) + tails_s).max())
-        taken = SplitBackward(split, found.index, found.done.peak_bytes)
+        taken = SplitBackward(split, found.number, found.done.peak_bytes)
         answers.append(Replayed(work, tails, time_s, taken))
     return min(answers, key=lambda answer: answer.time_s)
 

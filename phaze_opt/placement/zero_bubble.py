@@ -76,12 +76,12 @@ class ZeroBubbleWork(NamedTuple):
     @property
     def chunks(self) -> int:
         """Chunks of every stage."""
-        return self.seconds.shape[1]
+        return int(self.seconds.shape[1])
 
     @property
     def stages(self) -> int:
         """Number of stages."""
-        return self.seconds.shape[2]
+        return int(self.seconds.shape[2])
 
 
 class OrderRule(NamedTuple):
@@ -179,10 +179,10 @@ def _peaks(forward_s: FloatArray, backward_s: FloatArray) -> IntArray:
 
 
 def planned_order(
-    schedule: PipelineScheduleName, index: int, work: ZeroBubbleWork, microbatches: int
+    schedule: PipelineScheduleName, number: int, work: ZeroBubbleWork, microbatches: int
 ) -> IntArray | None:
     """Return an order again that `best_order` has chosen, or that of 1F1B."""
-    return order_of(ORDERS[schedule][index], _alike(work), microbatches)
+    return order_of(ORDERS[schedule][number], _alike(work), microbatches)
 
 
 def order_of(rule: OrderRule, work: ZeroBubbleWork, microbatches: int) -> IntArray | None:
@@ -249,7 +249,7 @@ def replay_order(work: ZeroBubbleWork, order: IntArray, microbatches: int) -> Ze
 class Ordered(NamedTuple):
     """The best order: which of `ORDERS`, and the batch in it."""
 
-    index: int
+    number: int
     done: ZeroBubbleReplay
 
 
@@ -278,13 +278,13 @@ def best_order(
     alike, best_s = _alike(work), np.inf
     best: tuple[int, IntArray] | None = None
     bound_s = float(busy_s(alike, microbatches).max())
-    for index, rule in enumerate(ORDERS[schedule]):
+    for number, rule in enumerate(ORDERS[schedule]):
         order = None if rule == _1F1B else order_of(rule, alike, microbatches)
         if order is None:
             continue
         planned_s = float(replay_order(alike, order, microbatches).own_s(alike.head_s).max())
         if best is None or planned_s < best_s * (1.0 - _CLOSE):
-            best, best_s = (index, order), planned_s
+            best, best_s = (number, order), planned_s
         if best_s <= bound_s * (1.0 + _CLOSE):
             break
     if best is None:
@@ -304,8 +304,8 @@ def first_starts_s(work: PipelineWork) -> FloatArray:
     """Return when each stage of one chunk begins with its first forward."""
     starts_s = np.zeros(work.forward_s.shape[1])
     ready_s = 0.0
-    for stage, (head_s, forward_s) in enumerate(zip(work.head_s[0], work.forward_s[0], strict=True)):
-        starts_s[stage] = max(head_s, ready_s)
+    for stage, forward_s in enumerate(work.forward_s[0].tolist()):
+        starts_s[stage] = max(float(work.head_s[0, stage]), ready_s)
         ready_s = starts_s[stage] + forward_s
     return starts_s
 

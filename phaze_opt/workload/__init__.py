@@ -18,6 +18,7 @@ Modules
 ``graph``          the data: `graph.Operator`, `graph.OperatorGraph`, `graph.Layer`,
                    `graph.Workload`
 ``recompute_parts``  parts of a layer that selective recompute runs again
+``weight_gradients``  the part of a backward that only weight gradients need
 ``recipes``        linear layers in fewer bits: what stays in 16 bits, what is kept; ``casts``: the
                    products and their casts, ``narrow_gathers``: gathers of narrow copies
 ``fusion``         operators merged as frameworks and compilers do
@@ -33,6 +34,8 @@ FLOPs of a product                       -> `graph.Gemm.flops`
 FLOPs that the model asks for            -> `graph.Operator.model_flops`, `experts.surplus_flops`
 rows that a grouped product computes     -> `experts.rows_of_expert`
 stash and operators of recomputed parts  -> `recompute_parts`
+what stays of a microbatch from the rest
+of its backward to its weight gradients  -> `weight_gradients.weight_operand_bytes`
 keys and values that devices of a
 sequence send, and what they hold more   -> `context_parallel`
 bytes that an operator reads and writes  -> `graph.OperatorGraph.read_bytes`,

@@ -250,7 +250,7 @@ def test_an_order_is_found_again(
     """What a placement says of its order is enough to replay it."""
     found = best_order(schedule, work, microbatches)
     assert found is not None
-    order = planned_order(schedule, found.index, work, microbatches)
+    order = planned_order(schedule, found.number, work, microbatches)
     assert order is not None
     again = replay_order(work, order, microbatches)
     assert np.array_equal(again.starts_s, found.done.starts_s)

@@ -96,9 +96,7 @@ def test_a_file_that_does_not_say_puts_nothing_off() -> None:
 
 @pytest.mark.parametrize("schedule", ZERO_BUBBLE)
 @pytest.mark.parametrize("options", [{}, {"recompute": "full"}, {"zero": 1}])
-def test_evaluations_are_split_and_never_slower(
-    schedule: str, options: dict[str, object]
-) -> None:
+def test_evaluations_are_split_and_never_slower(schedule: str, options: dict[str, object]) -> None:
     """Both parts are the backward; on one stage nothing changes, to the bit."""
     common = {"global_batch": 32, "microbatch": 2, "optimizer": "adam"} | options
     plain, split = (
