@@ -124,7 +124,10 @@ class PointOptions:
     ] = None
     pipeline_schedule: Annotated[
         PipelineScheduleName | None,
-        typer.Option(help="1f1b by default; interleaved with --interleave.", show_default=False),
+        typer.Option(
+            help="1f1b by default; interleaved with --interleave; zb-…: weight gradients apart.",
+            show_default=False,
+        ),
     ] = None
     interleave: Annotated[int, typer.Option(help="Chunks of layers per pipeline stage.")] = 1
     overlap: Annotated[

@@ -27,7 +27,9 @@ Layout = Literal["tn", "nn", "nt"]
 """Forward, data gradient, and weight gradient that adds to an accumulator in fp32."""
 OptimizerName = Literal["sgd", "adam", "adam-bf16", "adam-foreach"]
 Overlap = Literal["none", "partial", "data", "experts", "all"]
-PipelineScheduleName = Literal["1f1b", "gpipe", "interleaved"]
+PipelineScheduleName = Literal[
+    "1f1b", "gpipe", "interleaved", "zb-h1", "zb-h2", "zb-1p", "zb-2p", "zb-v"
+]
 PlotKind = Literal["history", "area", "parallel", "breakdown", "importance"]
 Recompute = Literal["none", "selective", "full", "solve"]
 SoftwareName = Literal[

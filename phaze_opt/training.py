@@ -246,6 +246,8 @@ def recompute_with(parts: str, recompute: Recompute) -> Recompute:
     return "selective" if parts and recompute == "none" else recompute
 
 
+ZERO_BUBBLE: tuple[PipelineScheduleName, ...] = ("zb-h1", "zb-h2", "zb-1p", "zb-2p", "zb-v")
+"""Schedules that split the backward, see `phaze_opt.placement.zero_bubble`."""
 RECOMPUTE_PARTS = (
     "core_attn",
     "layernorm",
@@ -284,7 +286,8 @@ class Training:
         Stage of ZeRO (S. Rajbhandari et al., SC 2020): replicas share out nothing (0), the
         optimizer state (1), gradients too (2), or weights too (3).
     pipeline_schedule
-        ``1f1b``, ``gpipe`` (all forwards before all backwards) or ``interleaved``.
+        ``1f1b``, ``gpipe`` (all forwards before all backwards), ``interleaved``, or one of
+        `ZERO_BUBBLE`, whose stages make weight gradients when nobody waits for anything else.
     interleave
         Chunks of layers per stage of an interleaved pipeline; 1 otherwise.
     overlap
@@ -444,10 +447,12 @@ class Training:
             raise InputError(f"zero is {shown(self.zero)}, but it must be 0, 1, 2 or 3.")
         check_size("interleave", self.interleave, MOST_SAMPLES)
         if self.interleave > 1 and self.pipeline_schedule != "interleaved":
+            own = "2 chunks" if self.pipeline_schedule == "zb-v" else "1 chunk"
             raise InputError(
                 f"interleave is {self.interleave}, but the pipeline schedule "
-                f"{self.pipeline_schedule} has 1 chunk per stage."
+                f"{self.pipeline_schedule} has {own} per stage."
             )
+        self._check_split_backward()
 
         check_size("expert_parallel", self.expert_parallel, MOST_SAMPLES)
         check_size("context_parallel", self.context_parallel, MOST_SAMPLES)
@@ -573,6 +578,26 @@ class Training:
                 "none or full."
             )
 
+    def _check_split_backward(self) -> None:
+        """Refuse what cannot be done with a backward in two parts."""
+        if self.splits_backward and self.zero > 1:
+            raise InputError(
+                f"pipeline_schedule is {self.pipeline_schedule} and zero is {self.zero}, but "
+                "stages that put off weight gradients cannot exchange them in every microbatch; "
+                "zero must be 0 or 1."
+            )
+        if self.splits_backward and self.pairs_microbatches:
+            raise InputError(
+                f"pipeline_schedule is {self.pipeline_schedule} and overlap is {self.overlap}, but "
+                "exchanges of tokens run beside another microbatch only where backwards are whole; "
+                "overlap must be none, partial or data with expert_parallel."
+            )
+        if self.splits_backward and self.offloads:
+            raise InputError(
+                f"pipeline_schedule is {self.pipeline_schedule}, but what waits on the host comes "
+                "back for whole backwards only; leave offload_parts and offload_optimizer out."
+            )
+
     def _check_fp8_weights(self) -> None:
         """Refuse weights in fp8 where no software has them, or nothing keeps their precision."""
         switches = (("fp8_primary_weights", PRIMARY_WEIGHTS), ("fp8_param_gather", PARAM_GATHER))
@@ -674,8 +699,16 @@ class Training:
         )
 
     @property
+    def splits_backward(self) -> bool:
+        """Whether stages make the weight gradients of a microbatch apart from its backward."""
+        return self.pipeline_schedule in ZERO_BUBBLE
+
+    @property
     def schedule_of_chunk(self) -> PipelineScheduleName:
-        """How stages alternate forwards and backwards where each is one chunk."""
+        """How stages alternate forwards and backwards where each is one chunk.
+
+        Of schedules that split the backward, the one that they are never slower than.
+        """
         return "gpipe" if self.pipeline_schedule == "gpipe" else "1f1b"
 
     @property

@@ -5,7 +5,8 @@ chips at once (`PassEstimates`, arrays of chips × operators), collectives besid
 (`chunked_collectives`). `problem` and `residency` write one pass as the scheduler takes it,
 `scheduled` schedules it (`ScheduledPass`; `totals` adds up its operators). `layers` joins the
 passes of every layer to the `LayerCost` that a placement takes (`layer_cost`), which is bare of
-seconds in `bare_layers`, and none of which is shorter than its `launches` by the host.
+seconds in `bare_layers`, and none of which is shorter than its `launches` by the host;
+`weight_gradients` says what of a backward may be put off.
 
 Bounds stand beside the costs: `least_seconds` of passes on tens of thousands of chips, or of boxes
 of them by their peak rates and, more closely, by their cores (`least_units`),
@@ -20,6 +21,7 @@ Where each formula is:
 * shares of bandwidths: `problem.bandwidth_shares`; what stays on the chip: `residency.residency_of`
 * parameters of a stage, tied ones once: `layer_cost.local_parameters`
 * exchanges of tokens beside another microbatch: `paired.paired_s`
+* the part of a backward that only weight gradients need: `weight_gradients.with_weight_gradients`
 * copies around the communication of replicas: `bare_layers.copies_s`
 * activations that wait on the host: `offload.offloaded_bytes`, `offload.behind_link`
 """

@@ -13,7 +13,7 @@ from phaze_opt.errors import InputError
 from phaze_opt.hardware.accelerator import Accelerator
 from phaze_opt.hardware.buildable import check_training
 from phaze_opt.precision import ATTENTION_PRECISIONS, PRECISIONS
-from phaze_opt.training import Training
+from phaze_opt.training import ZERO_BUBBLE, Training
 
 _EVERY: tuple[object, ...] = ()
 """Every value of a field is handled."""
@@ -41,7 +41,7 @@ HANDLED: Mapping[str, Mapping[str, tuple[object, ...]]] = {
         "sequence_parallel": (False, True),
         # Of the placement.
         "global_batch": _EVERY,
-        "pipeline_schedule": ("1f1b", "gpipe", "interleaved"),
+        "pipeline_schedule": ("1f1b", "gpipe", "interleaved", *ZERO_BUBBLE),
         "interleave": _EVERY,
         # Of the variant and of the replicas.
         "expert_parallel": _EVERY,

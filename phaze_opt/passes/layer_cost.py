@@ -95,6 +95,11 @@ class LayerCost:
         them, ``transient_bytes`` with what of them is on the device.
     link_exposed_s
         By how much that makes ``passes`` take longer.
+    weight_gradient_s
+        Seconds of the backward that only weight gradients need, see
+        `phaze_opt.passes.weight_gradients`; 0 where no schedule splits it.
+    weight_operand_bytes
+        What stays of a microbatch from the rest of its backward until these have run.
     """
 
     name: str
@@ -110,6 +115,8 @@ class LayerCost:
     paired_s: float = 0.0
     offloaded_bytes: int = 0
     link_exposed_s: float = 0.0
+    weight_gradient_s: float = 0.0
+    weight_operand_bytes: int = 0
 
     def with_fields(self, **changes: object) -> LayerCost:
         """Return the same layer with other fields.

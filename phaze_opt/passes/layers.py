@@ -21,6 +21,7 @@ from phaze_opt.passes.layer_cost import LayerCost, LayerPasses, PassCost
 from phaze_opt.passes.offload import behind_link
 from phaze_opt.passes.paired import core_share, exchanges_s, paired_s
 from phaze_opt.passes.scheduled import ScheduleCache, ScheduledLayer, ScheduleProof, run_layers
+from phaze_opt.passes.weight_gradients import with_weight_gradients
 from phaze_opt.training import Training
 from phaze_opt.workload.graph import Layer, WorkloadVariant
 
@@ -148,6 +149,9 @@ class EstimatedDegree:
         """
         passes = run_layers(self.layers, self.training, cache)
         distinct = self._layer_costs([own.costs for own in passes])
+        if self.training.splits_backward:
+            backwards = [own.backward for own in passes]
+            distinct = tuple(map(with_weight_gradients, distinct, backwards))
         return DegreeCost(self.variant, self.training, passes, distinct, self._host_s)
 
     @cached_property

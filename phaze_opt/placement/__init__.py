@@ -14,10 +14,11 @@ degree, a cluster, training options, the memory of a device) and gives a
   `degree_bounds` asks for them, which begins with the numbers of stages that fit the memory
   (`fitting_stages`); `proof`: what is faster when it is replayed, or that nothing is, by
   `split_search` of single candidates with `split_bounds`; `interleaved`: several chunks per stage;
-  `expert`: known degrees; `deep`: chains of thousands of layers, by what their stages can hold
-  (`deep_stages`).
+  `split_backward`: schedules that put weight gradients off; `expert`: known degrees; `deep`: chains
+  of thousands of layers, by what their stages can hold (`deep_stages`).
 - `closed_form`: the sums that those share, inlined into compiled loops.
-- `pipeline`: the event replay; `timing`: the time of a batch; `describe`: the answer in full.
+- `pipeline`: the event replay, `zero_bubble`: that of backwards in two parts, and their orders;
+  `timing`: the time of a batch; `describe`: the answer in full.
 - `least`: lower bound of the time over all placements, for many accelerators at once; its tables
   are in `least_candidates`, its loops in `least_times` and `least_splits`.
 - `most_times`: no placement that is chosen takes longer, for many accelerators at once.
@@ -31,6 +32,8 @@ Where a formula stands, that loops and bounds call too:
   `closed_form.after_first_s`; the most of the time that all layers take for one microbatch:
   `closed_form.even_share`
 - 1F1B, GPipe and interleaved time, event by event: `pipeline.finish_s`, `pipeline.replay`
+- orders of schedules that split the backward, and their replay: `zero_bubble.order_of`,
+  `zero_bubble.replay_order`; what they have room for: `timing.zero_bubble_work`
 - lower bound of the replayed time of a split, and of those that begin like it: the docstring of
   `split_bounds`; of all splits of a candidate, at a glance: `chain_bounds.least_times`, with
   `chain_bounds.filled_s`

@@ -33,7 +33,9 @@ from phaze_opt.placement.chain_bytes import (
     whole_parameters_of_runs,
 )
 from phaze_opt.placement.costs import DegreeRuns, StageCosts, stage_costs
+from phaze_opt.placement.even import even_starts
 from phaze_opt.placement.fitting_stages import fitting_stages
+from phaze_opt.placement.layout import Layout
 from phaze_opt.placement.memory import Shards
 from phaze_opt.placement.pipeline import held_by_place
 from phaze_opt.placement.placement_problem import PlacementProblem
@@ -136,13 +138,32 @@ class CandidateCosts:
     def work_of_layers_s(self, tensor: int) -> tuple[float, float]:
         """Return the work of one microbatch at a degree: of all layers, and of the largest."""
         if tensor not in self._work_of_layers_s:
-            kinds, names = self.problem.kinds_of(tensor), LayerPasses._fields
-            runs = self._degree_runs(tensor, self._least_paired)
-            each_s = [runs.column(f"{name}.seconds") for name in names]
-            work_s = np.add.reduce(each_s)[list(kinds.first)].tolist()
+            kinds, work_s = self.problem.kinds_of(tensor), self._kinds_s(tensor)
             all_s = sum([own_s * count for own_s, count in zip(work_s, kinds.counts, strict=True)])
             self._work_of_layers_s[tensor] = all_s, max(work_s)
         return self._work_of_layers_s[tensor]
+
+    def _kinds_s(self, tensor: int) -> list[float]:
+        """Return the work of one microbatch on a layer of every kind."""
+        runs = self._degree_runs(tensor, self._least_paired)
+        each_s = [runs.column(f"{name}.seconds") for name in LayerPasses._fields]
+        work_s: list[float] = np.add.reduce(each_s)[
+            list(self.problem.kinds_of(tensor).first)
+        ].tolist()
+        return work_s
+
+    def least_share_s(self, grid: CandidateGrid) -> FloatArray:
+        """Bound the work of the busiest stage on one microbatch, whatever the split.
+
+        That of the average stage, and of the layers of each kind that the stage with most of them
+        has at least. Of every class of a grid.
+        """
+        kinds = self.problem.kinds_of(grid.tensor)
+        all_s, _ = self.work_of_layers_s(grid.tensor)
+        share_s = all_s / grid.pipeline
+        for count, own_s in zip(kinds.counts, self._kinds_s(grid.tensor), strict=True):
+            share_s = np.maximum(share_s, np.ceil(count / grid.pipeline) * own_s)
+        return np.asarray(share_s)
 
     def microbatches(self, data: int) -> int:
         """Return how many microbatches one replica runs per batch."""
@@ -157,6 +178,17 @@ class CandidateCosts:
         chunks, pipeline = self.chunks(candidate), candidate.pipeline
         divides = chunks == 1 or self.microbatches(candidate.data) % pipeline == 0
         return divides and pipeline * chunks <= self.layers
+
+    @cached_property
+    def is_chain(self) -> bool:
+        """Whether every layer takes what the one before it gives, and nothing else."""
+        return all(destination == source + 1 for source, destination in self.problem.edges)
+
+    def even_layout(self, candidate: Candidate, chunks: int = 1) -> Layout:
+        """Cut the layers into even parts."""
+        layers = self.problem.layers[candidate.tensor]
+        starts = even_starts(layers, candidate.pipeline * chunks)
+        return Layout.of_starts(candidate, starts, len(layers), chunks)
 
     def held(self, candidate: Candidate) -> IntArray:
         """Return the microbatches in flight of every stage, by place from the end."""

@@ -52,7 +52,7 @@ def is_deep(problem: PlacementProblem) -> bool:
     """Say whether a problem is a chain that is placed by merging its layers.
 
     Replicas that share out states hold the whole of one layer at a time, which a merged one does
-    not tell; nor does it have the chunks of interleaved stages.
+    not tell; nor does it have the chunks of interleaved stages, or backwards in two parts.
     """
     count, training = len(problem.edges) + 1, problem.training
     if tables_fit(count, len(problem.outline.layers)):
@@ -63,9 +63,11 @@ def is_deep(problem: PlacementProblem) -> bool:
 
 
 def _is_plain(training: Training, tensor_degrees: Iterable[int]) -> bool:
-    """Whether replicas share nothing out, and stages are one chunk."""
+    """Whether replicas share nothing out, and stages are one chunk with whole backwards."""
     whole = all(training.expert_replicas(tensor) == 1 for tensor in tensor_degrees)
-    return training.zero == 0 and training.interleave == 1 and whole
+    return (
+        training.zero == 0 and training.interleave == 1 and whole and not training.splits_backward
+    )
 
 
 def solve_deep(problem: PlacementProblem) -> Placement:

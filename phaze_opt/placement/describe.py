@@ -10,6 +10,7 @@ import numpy as np
 
 from phaze_opt.arrays import FloatArray
 from phaze_opt.degrees import ORDER_TEXTS
+from phaze_opt.errors import InputError
 from phaze_opt.passes.layer_cost import LayerPasses
 from phaze_opt.placement.candidate_costs import CandidateCosts
 from phaze_opt.placement.held_stages import HeldStage, held_stages
@@ -23,6 +24,12 @@ from phaze_opt.placement.placement_problem import (
     Stage,
 )
 from phaze_opt.placement.timing import Replayed, StageTail, replayed, stage_tails
+from phaze_opt.placement.zero_bubble import (
+    WEIGHT,
+    ZeroBubbleWork,
+    planned_order,
+    replay_order,
+)
 
 
 def describe(
@@ -33,13 +40,15 @@ def describe(
 ) -> Placement:
     """Describe layers laid out over stages in full; what is known of them may be given."""
     candidate = layout.candidate
-    work, known_tails, time_s = done or replayed(costs, layout)
+    done = done or replayed(costs, layout)
+    work, known_tails, time_s, split = done
     tails = known_tails or stage_tails(costs, layout)
     waits_s = _first_waits_s(work)
-    held = held or held_stages(costs, layout)
-    read = _read_stages(costs, layout, work)
+    held = held or held_stages(costs, layout, None if split is None else split.peak_bytes)
+    read = _read_stages(costs, layout, done)
+    rooms = [0.0] * candidate.pipeline if split is None else split.work.room_bytes.tolist()
     exchanged = _communication(costs, layout, held, read, tails, waits_s)
-    each = zip(range(candidate.pipeline), held, tails, exchanged, strict=True)
+    each = zip(range(candidate.pipeline), held, tails, exchanged, rooms, strict=True)
     stages = tuple(
         [
             Stage(
@@ -52,8 +61,9 @@ def describe(
                 optimizer_s=tail.optimizer_s,
                 gather_s=tail.gather_s,
                 communication=communication,
+                room_bytes=room_bytes,
             )
-            for index, own, tail, communication in each
+            for index, own, tail, communication, room_bytes in each
         ]
     )
     heaviest = max(range(len(stages)), key=lambda index: (stages[index].load_s, -index))
@@ -62,7 +72,8 @@ def describe(
         data=candidate.data // costs.problem.training.context_parallel,
         tensor=candidate.tensor,
         rank_order=ORDER_TEXTS[candidate.order],
-        pipeline_schedule="interleaved" if layout.chunks > 1 else costs.schedule,
+        pipeline_schedule=layout.zero_bubble
+        or ("interleaved" if layout.chunks > 1 else costs.schedule),
         microbatches=costs.microbatches(candidate.data),
         stages=stages,
         time_per_batch_s=time_s,
@@ -70,6 +81,7 @@ def describe(
         expert=costs.problem.training.expert_parallel,
         expert_tensor=costs.problem.training.expert_tensor_parallel,
         context=costs.problem.training.context_parallel,
+        order=None if split is None else split.order,
     )
 
 
@@ -82,7 +94,22 @@ def placement_replay(placement: Placement) -> Replay:
 
     names = "forward_s", "backward_s", "first_saving_s", "head_s"
     work = PipelineWork(*(table(name) for name in names))
-    return replay(work, placement.microbatches, placement.pipeline_schedule)
+    if placement.order is None:
+        return replay(work, placement.microbatches, placement.pipeline_schedule)
+    weight_s = table("weight_gradient_s")
+    split = ZeroBubbleWork(
+        np.stack([work.forward_s, work.backward_s - weight_s, weight_s]),
+        work.first_saving_s,
+        work.head_s,
+        table("stash_bytes"),
+        table("operand_bytes"),
+        np.array([stage.room_bytes for stage in placement.stages]),
+    )
+    named = placement.pipeline_schedule, placement.order
+    order = planned_order(*named, split, placement.microbatches)
+    if order is None:
+        raise InputError(f"The order {placement.order} of the placement cannot be run.")
+    return replay_order(split, order, placement.microbatches).replay
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,24 +135,35 @@ class _Read:
     transfer_bytes: list[float]
 
 
-def _read_stages(costs: CandidateCosts, layout: Layout, work: PipelineWork) -> _Read:
+def _read_stages(costs: CandidateCosts, layout: Layout, done: Replayed) -> _Read:
     """Read the tables for all stages at once."""
+    work, split = done.work, done.split
     tables, where = costs.stages(layout.candidate), (layout.first, layout.last)
-    columns = (
+    columns = [
         work.forward_s.T.tolist(),
         work.backward_s.T.tolist(),
         [[tables.runs.sum("recompute.seconds", run) for run in runs] for runs in layout.all_runs],
         work.first_saving_s.T.tolist(),
         work.head_s.T.tolist(),
-    )
+    ]
+    if split is not None:
+        of_split = split.work.seconds[WEIGHT], split.work.stash_bytes, split.work.operand_bytes
+        columns += [column.T.tolist() for column in of_split]
     by_stage = zip(*columns, strict=True)
     received_s = tables.received.activation_s[where] + tables.received.gradient_s[where]
+    sent_bytes = tables.transfer_bytes[where]
+    if split is not None and layout.chunks > 1 and costs.is_chain:
+        turn = layout.first[1, -1], layout.last[1, -1]
+        received_s[1, -1] -= tables.received.activation_s[turn]
+        received_s[0, -1] -= tables.received.gradient_s[layout.first[0, -1], layout.last[0, -1]]
+        # The last layers receive nothing but activations.
+        sent_bytes[:, -1] -= tables.transfer_bytes[turn[0], tables.layers]
     return _Read(
         names=costs.problem.names_of(layout.candidate.tensor),
         work=[tuple(starmap(ChunkWork, zip(*chunks, strict=True))) for chunks in by_stage],
         load_s=[float(chunks_s.sum()) for chunks_s in (work.forward_s + work.backward_s).T],
         received_s=list(map(sum, received_s.T.tolist())),
-        transfer_bytes=list(map(sum, tables.transfer_bytes[where].T.tolist())),
+        transfer_bytes=list(map(sum, sent_bytes.T.tolist())),
     )
 
 

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
 from typing import NamedTuple
 
+import numpy as np
+
+from phaze_opt.arrays import FloatArray
 from phaze_opt.passes.layer_cost import local_parameters
 from phaze_opt.placement.candidate_costs import CandidateCosts
 from phaze_opt.placement.chain_bytes import ChainBytes, for_many_designs_if_short
@@ -35,9 +40,28 @@ class HeldStage(NamedTuple):
     routed_parameters: int
 
 
-def held_stages(costs: CandidateCosts, layout: Layout) -> tuple[HeldStage, ...]:
-    """Return what each stage holds."""
+def held_stages(
+    costs: CandidateCosts, layout: Layout, peak_bytes: FloatArray | None = None
+) -> tuple[HeldStage, ...]:
+    """Return what each stage holds.
+
+    Parameters
+    ----------
+    costs, layout
+        The stages.
+    peak_bytes : (stages,)
+        What microbatches hold at most, where the schedule splits the backward.
+    """
     candidate = layout.candidate
+    if peak_bytes is not None:
+        return tuple(
+            [
+                own._replace(memory=replace(own.memory, stash=math.ceil(stash)))
+                for own, stash in zip(
+                    _held_without_stash(costs, layout), peak_bytes.tolist(), strict=True
+                )
+            ]
+        )
     if layout.chunks > 1:
         microbatches = costs.microbatches(candidate.data)
         ahead = interleaved_in_flight(candidate.pipeline, microbatches, layout.chunks)
@@ -46,6 +70,20 @@ def held_stages(costs: CandidateCosts, layout: Layout) -> tuple[HeldStage, ...]:
         in_flight = costs.held(candidate)[:0:-1].tolist()
     chain, shards = costs.replicated(candidate.tensor).held, costs.shards(candidate.data)
     return _held_stages(chain, layout.all_runs, tuple(in_flight), costs.optimizer, shards)
+
+
+def _held_without_stash(costs: CandidateCosts, layout: Layout) -> tuple[HeldStage, ...]:
+    """Return what each stage holds without microbatches in flight."""
+    candidate = layout.candidate
+    chain, shards = costs.replicated(candidate.tensor).held, costs.shards(candidate.data)
+    none = (0.0,) * candidate.pipeline
+    return _held_stages(chain, layout.all_runs, none, costs.optimizer, shards)
+
+
+def resident_bytes(costs: CandidateCosts, layout: Layout) -> FloatArray:
+    """Return what each stage holds beside microbatches in flight, of shape ``(stages,)``."""
+    held = _held_without_stash(costs, layout)
+    return np.array([own.memory.total for own in held], dtype=np.float64)
 
 
 @for_many_designs_if_short

@@ -17,7 +17,6 @@ from phaze_opt.placement.candidate_costs import CandidateCosts
 from phaze_opt.placement.candidates import Candidate
 from phaze_opt.placement.closed_form import busy_s
 from phaze_opt.placement.describe import describe
-from phaze_opt.placement.even import even_starts
 from phaze_opt.placement.held_stages import held_stages
 from phaze_opt.placement.infeasible import MisfitError, explain_excess
 from phaze_opt.placement.layout import Layout
@@ -83,7 +82,7 @@ def evaluate_interleaved(costs: CandidateCosts, candidate: Candidate) -> Placeme
             f"{candidate.pipeline * chunks} layers and a multiple of {candidate.pipeline} "
             f"microbatches, but there are {costs.layers} layers and {microbatches} microbatches."
         )
-    layout = _layout(costs, candidate)
+    layout = costs.even_layout(candidate, chunks)
     misfit = _misfit(costs, layout)
     if misfit is not None:
         raise misfit
@@ -96,15 +95,7 @@ def _all_layouts(costs: CandidateCosts) -> Iterator[Layout]:
         for index in range(len(grid.data)):
             candidate = grid.candidate(index)
             if costs.can_interleave(candidate):
-                yield _layout(costs, candidate)
-
-
-def _layout(costs: CandidateCosts, candidate: Candidate) -> Layout:
-    """Cut the layers into even chunks."""
-    layers = costs.problem.layers[candidate.tensor]
-    chunks = costs.chunks(candidate)
-    starts = even_starts(layers, candidate.pipeline * chunks)
-    return Layout.of_starts(candidate, starts, len(layers), chunks)
+                yield costs.even_layout(candidate, costs.chunks(candidate))
 
 
 def _misfit(costs: CandidateCosts, layout: Layout) -> MisfitError | None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import numpy as np
 
 from phaze_opt.arrays import IntArray
+from phaze_opt.choices import PipelineScheduleName
 from phaze_opt.on_demand import cached_property
 from phaze_opt.placement.candidates import Candidate
 
@@ -31,12 +32,15 @@ class Layout:
     gathers_ahead
         Whether weights that are gathered once per batch come in beside the first forward, rather
         than after the optimizer step, where stages that end early have time.
+    zero_bubble
+        The schedule, where it splits the backward; two chunks lie in a V (`in_v`).
     """
 
     candidate: Candidate
     first: IntArray
     last: IntArray
     gathers_ahead: bool = True
+    zero_bubble: PipelineScheduleName | None = None
 
     @classmethod
     def of_starts(
@@ -58,6 +62,12 @@ class Layout:
         ends = np.append(starts[1:], layers)
         shape = chunks, candidate.pipeline
         return cls(candidate, np.reshape(starts, shape), np.reshape(ends, shape))
+
+    def in_v(self) -> Layout:
+        """Return the same parts with the second chunks from the last stage to the first."""
+        first, last = self.first.copy(), self.last.copy()
+        first[1], last[1] = first[1, ::-1], last[1, ::-1]
+        return replace(self, first=first, last=last)
 
     @property
     def chunks(self) -> int:

@@ -120,7 +120,7 @@ class LeastCandidates:
             limit[:, np.arange(limit.shape[2]) > self.ends[:, np.newaxis]] = 0
         whole = self.whole.copy()
         whole[:, column.LIMIT] = tables[whole[:, column.LIMIT]]
-        interleaved = whole[:, column.CHUNKS] > 1
+        interleaved = self._has_chunks(whole)
         fits = np.zeros(len(whole), dtype=np.bool_)
         fits[~interleaved] = column.fitting(self.lines, self.held, limit, whole[~interleaved])
         fits[interleaved] = [
@@ -137,7 +137,7 @@ class LeastCandidates:
         stages, microbatches = whole[:, column.STAGES], whole[:, column.MICROBATCHES]
         # Chunks of one stage lie apart, so that no memory of runs of layers bounds them.
         least: FloatArray = np.ceil(counts[0, -1] / stages)
-        runs = np.flatnonzero(whole[:, column.CHUNKS] == 1)
+        runs = np.flatnonzero(~self._has_chunks(whole))
         # Where there are fewer microbatches than stages, or all are in flight, the fewest of those
         # that share as much out bound.
         few = runs[(microbatches[runs] < stages[runs]) | (self.schedule == "gpipe")]
@@ -150,13 +150,21 @@ class LeastCandidates:
         least[runs] = least_most(counts, limit, *each, self.schedule == "gpipe")
         return least
 
+    def _has_chunks(self, whole: IntArray) -> BoolArray:
+        """Whether the stages of candidates may have several chunks."""
+        in_v = (whole[:, column.SPLITS_BACKWARD] == 1) & (self.schedule == "zb-v")
+        return np.asarray((whole[:, column.CHUNKS] > 1) | in_v)
+
     def _interleaved_bytes(self, whole: IntArray) -> float:
-        """Bound what the fullest stage holds by the average stage."""
+        """Bound what the fullest stage holds by the average stage, in a V with one microbatch."""
         stages, chunks = int(whole[column.STAGES]), int(whole[column.CHUNKS])
-        ahead = interleaved_in_flight(stages, int(whole[column.MICROBATCHES]), chunks)
+        held = 1.0
+        if chunks > 1:
+            ahead = interleaved_in_flight(stages, int(whole[column.MICROBATCHES]), chunks)
+            held = float(ahead.min()) / chunks
         state = self.shards[whole[column.LIMIT]].state_bytes(self.optimizer)
         parameters = float(self.own.sum())
-        stash = float(ahead.min()) / chunks * float(sum(self.kept.stash_bytes))
+        stash = held * float(sum(self.kept.stash_bytes))
         return float((parameters * state + stash) / stages * (1.0 - 1e-12))
 
 
@@ -250,7 +258,7 @@ class _Collector:
         order = np.lexsort((whole[:, column.STAGES], -real[:, column.REACH]))
         held = self.costs.replicated(self.tensor).held
         return LeastCandidates(
-            schedule=self.costs.schedule,
+            schedule=self.training.pipeline_schedule,
             optimizer=optimizer,
             repeated=self.repeated,
             own=self.own,
@@ -287,7 +295,8 @@ class _Collector:
         them are alike.
         """
         training, layers = self.costs.problem.training, self.costs.problem.layers[self.tensor]
-        if self.degrees is None or self.degrees.pipeline > len(layers) or training.interleave > 1:
+        chunks = training.interleave > 1 or training.pipeline_schedule == "zb-v"
+        if self.degrees is None or self.degrees.pipeline > len(layers) or chunks:
             return None
         kinds = map(LayerPasses.of, self.distinct.astype(float).tolist())
         told_apart = [replace(each, passes=own) for each, own in zip(layers, kinds, strict=True)]
@@ -402,6 +411,7 @@ class _Collector:
                 *(np.where(exchanged, row, -1) for exchanged, row in exchanges),
                 *np.full((2, len(way)), np.array(flags)[:, np.newaxis]),
                 *(np.where(exchanged, row, -1) for exchanged, row in of_routed),
+                (columns.pipeline > 1) & self.training.splits_backward,
             ]
         )
 
@@ -420,11 +430,10 @@ class _Collector:
             )
             for each, term in zip(messages, map(self.costs.message, messages), strict=True)
         ]
+        # Of split backwards no more is known than of chunks.
+        chunks = columns.chunks + ((columns.pipeline > 1) & self.training.splits_backward)
         each = zip(
-            *(
-                values.tolist()
-                for values in (columns.microbatches, columns.pipeline, columns.chunks)
-            ),
+            *(values.tolist() for values in (columns.microbatches, columns.pipeline, chunks)),
             strict=True,
         )
         real = np.zeros((len(columns.data), 13))

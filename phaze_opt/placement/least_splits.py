@@ -52,7 +52,8 @@ MOST_S = 1e300
 _SMALLEST_S = 1e-12
 """The grid begins here."""
 
-# Columns of the candidates' whole numbers; −1 is no row of a table, GPIPE and OVERLAPS are 0 or 1.
+# Columns of the candidates' whole numbers; −1 is no row of a table, GPIPE, OVERLAPS and
+# SPLITS_BACKWARD are 0 or 1. A pipeline that splits the backward is known to do its work only.
 (
     STAGES,
     MICROBATCHES,
@@ -65,9 +66,10 @@ _SMALLEST_S = 1e-12
     OVERLAPS,
     SYNCHRONISED_ROUTED,
     GATHERED_ROUTED,
-) = range(11)
+    SPLITS_BACKWARD,
+) = range(12)
 # Columns of the candidates' real numbers; REACH: 1 − (1 − 1/m)^p, or p/m if
-# interleaved; MOST_REPEATED: how many of the layer that is repeated most
+# interleaved or with split backwards; MOST_REPEATED: how many of the layer that is repeated most
 # the stage with most of them has at least; what the chip gives is filled in last.
 (
     ACTIVATION_S,
@@ -107,7 +109,7 @@ class CandidateArrays(NamedTuple):
         Sums over the layers before each of what replicas exchange in every forward and backward.
     lines, held, limit
         See `Split`.
-    whole : (candidates, 11)
+    whole : (candidates, 12)
         See the columns above; by falling REACH.
     real : (candidates, 13)
         The same.

@@ -35,6 +35,7 @@ from phaze_opt.placement.least_splits import (
     REACH,
     ROUTED,
     SHARE,
+    SPLITS_BACKWARD,
     STAGES,
     STEP_S,
     SYNCHRONISED,
@@ -65,6 +66,9 @@ def _at_once_s(split: Split) -> float:
     sent_s, share = real[MEAN_SYNCHRONISATION_S], real[SHARE]
     step_s = sums[OWN, layers] * real[STEP_S] / stages
     least_s: float = work_s / stages + share * sent_s
+    if whole[SPLITS_BACKWARD] == 1:
+        # Stages end one after another, and when gradients are complete depends on the order.
+        return float(least_s + step_s)
     if whole[CHUNKS] > 1:
         before_s = max((microbatches - stages) * backward_s - saving_s, 0.0)
         before_s += microbatches * forward_s
@@ -282,10 +286,11 @@ def least_times_s(
                 least_s = max(least_s, _at_once_s(split))
                 if least_s >= answer_s:
                     break
-                if whole[c, CHUNKS] == 1:
+                waits = whole[c, CHUNKS] == 1 and whole[c, SPLITS_BACKWARD] == 0
+                if waits:
                     more_s = _pipelined_s(split, kinds, most)
                     least_s = max(least_s, more_s)
-                if splits and whole[c, CHUNKS] == 1 and least_s < answer_s:
+                if splits and waits and least_s < answer_s:
                     least_s = least_over_splits_s(least_s, answer_s, split)
                 if least_s >= answer_s:
                     break

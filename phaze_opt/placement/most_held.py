@@ -45,5 +45,8 @@ def most_held_bytes(problem: PlacementProblem, tensor: int) -> float:
     else:
         # Several chunks on one stage hold no more than all layers do.
         all_layers = held.resident_bytes[0, count], held.stash_bytes[0, count]
+        if training.splits_backward:
+            # No room is larger than two stashes for each stage.
+            microbatches = max(microbatches, 2 * count)
         most_bytes = with_stashes(*all_layers, float(microbatches))
     return float(most_bytes) + whole_layer

@@ -62,12 +62,15 @@ class Replay:
         Starts; one chunk unless interleaved.
     peak_microbatches : (stages,)
         Largest number of forwards done whose backward is not; chunks count one each.
+    weight_start_s : (chunks, stages, microbatches)
+        Starts of the weight gradients, where a schedule makes them apart from the backward.
     """
 
     finish_s: FloatArray
     forward_start_s: FloatArray
     backward_start_s: FloatArray
     peak_microbatches: IntArray
+    weight_start_s: FloatArray | None = None
 
 
 def in_flight(stages: int, microbatches: int, schedule: PipelineScheduleName = "1f1b") -> IntArray:

@@ -126,6 +126,16 @@ class PlacementProblem:
         layers, kinds = self.layers[tensor], self.kinds_of(tensor)
         return np.array([layers[index].paired_s for index in kinds.first])[kinds.which]
 
+    def weight_gradients(self, tensor: int) -> tuple[FloatArray, FloatArray]:
+        """Return ``weight_gradient_s`` and ``weight_operand_bytes`` of all layers at a degree."""
+        layers, kinds = self.layers[tensor], self.kinds_of(tensor)
+        pairs = [
+            (layers[index].weight_gradient_s, layers[index].weight_operand_bytes)
+            for index in kinds.first
+        ]
+        seconds, operand_bytes = np.array(pairs, dtype=np.float64).T[:, kinds.which]
+        return seconds, operand_bytes
+
     @cached_property
     def _columns(self) -> dict[int, dict[str, FloatArray]]:
         """What `column` has returned, by tensor degree and name."""
@@ -295,6 +305,12 @@ class ChunkWork:
         By how much the first microbatch's backward is shorter.
     head_s
         Before which the first microbatch's forward cannot start.
+    weight_gradient_s
+        The part of ``backward_s`` that makes weight gradients and adds them up, where the schedule
+        splits the backward; it is shorter by ``first_saving_s`` once.
+    stash_bytes, operand_bytes
+        What a microbatch holds then from its forward to its backward, and from there to its weight
+        gradients.
     """
 
     forward_s: float
@@ -302,6 +318,9 @@ class ChunkWork:
     recompute_s: float
     first_saving_s: float = 0.0
     head_s: float = 0.0
+    weight_gradient_s: float = 0.0
+    stash_bytes: float = 0.0
+    operand_bytes: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -322,6 +341,8 @@ class Stage:
     communication
         With the other stages of the replica and with the other replicas. What the tensor-parallel
         group sends belongs to the layers.
+    room_bytes
+        What microbatches may hold, where the schedule splits the backward.
     """
 
     layers: tuple[str, ...]
@@ -333,6 +354,7 @@ class Stage:
     optimizer_s: float
     gather_s: float
     communication: tuple[Communication, ...]
+    room_bytes: float = 0.0
 
 
 PlacementStatus = Literal["optimal", "feasible"]
@@ -371,6 +393,9 @@ class Placement(PrintsAsTables):
         Devices that share every sequence.
     expert_tensor
         Devices over which each routed expert is split; 0 for those of the tensor-parallel group.
+    order
+        Which of `phaze_opt.placement.zero_bubble.ORDERS` the stages take, where the schedule splits
+        the backward. It is searched for degrees that are given too, so that they have a bound.
     """
 
     pipeline: int
@@ -388,6 +413,7 @@ class Placement(PrintsAsTables):
     expert: int = 1
     context: int = 1
     expert_tensor: int = 0
+    order: int | None = None
 
     def __post_init__(self) -> None:
         check_fields(self)

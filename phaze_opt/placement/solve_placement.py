@@ -15,7 +15,7 @@ import numpy as np
 
 from phaze_opt.degrees import Degrees, order_of_text
 from phaze_opt.errors import InfeasibleError, InputError
-from phaze_opt.placement.best import best_placement
+from phaze_opt.placement.best import best_placement, layout_fits
 from phaze_opt.placement.candidate_costs import CandidateCosts
 from phaze_opt.placement.candidates import Candidate, most_data, rank_orders
 from phaze_opt.placement.deep import is_deep, place_split, solve_deep
@@ -28,6 +28,13 @@ from phaze_opt.placement.interleaved import evaluate_interleaved, solve_interlea
 from phaze_opt.placement.layout import Layout
 from phaze_opt.placement.placement_problem import Placement, PlacementProblem
 from phaze_opt.placement.size import ONE_CANDIDATE, check_memory
+from phaze_opt.placement.split_backward import (
+    even_layouts,
+    folded,
+    place_split_backward,
+    solve_split_backward,
+    with_split_backward,
+)
 from phaze_opt.placement.timing import replayed, with_fastest_gathers
 
 
@@ -71,6 +78,8 @@ def solve_placement(
         return _given(problem, costs, degrees, stages)
     if problem.training.interleave > 1:
         return solve_interleaved(costs)
+    if problem.training.splits_backward:
+        return solve_split_backward(costs)
     best = best_placement(costs)
     if best is None:
         raise explain_infeasible(problem)
@@ -103,6 +112,10 @@ def place_again(problem: PlacementProblem, placement: Placement) -> Placement:
             return again
         check_memory(costs.layers, problem.cluster.devices, [ONE_CANDIDATE])
     layout = Layout.of_starts(candidate, starts, costs.layers)
+    if placement.pipeline_schedule == "zb-v":
+        return place_split_backward(costs, [folded(costs, candidate)])
+    if problem.training.splits_backward:
+        return place_split_backward(costs, [with_split_backward(costs, layout)])
     return describe(costs, with_fastest_gathers(costs, layout))
 
 
@@ -208,6 +221,13 @@ def _given(
     else:
         starts = given_starts(stages, problem.names_of(tensor), pipeline)
     layouts = [Layout.of_starts(candidate, starts, len(layers)) for candidate in candidates]
+    if training.splits_backward:
+        options = [each for candidate in candidates for each in even_layouts(costs, candidate)]
+        if stages is not None:
+            fitting = [layout for layout in layouts if layout_fits(costs, layout)]
+            options = [with_split_backward(costs, layout) for layout in fitting]
+        if options:
+            return place_split_backward(costs, options)
     # What a stage holds does not depend on the order of ranks.
     held = held_stages(costs, layouts[0])
     _refuse_misfit(costs, layouts[0], held)

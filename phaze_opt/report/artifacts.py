@@ -94,9 +94,10 @@ def _timelines(name: str, whose: str, events: list[Event]) -> list[ArtifactFile]
 
 
 def _slices(placement: Placement) -> int:
-    """Count the forwards and backwards of a batch on one replica."""
+    """Count the forwards and backwards of a batch on one replica, these in one or two parts."""
     chunks = sum(len(stage.work) for stage in placement.stages)
-    return 2 * placement.microbatches * chunks
+    parts = 2 if placement.order is None else 3
+    return parts * placement.microbatches * chunks
 
 
 def _breakdown(best: BestDesign, run: int) -> bytes:

@@ -9,6 +9,7 @@ from phaze_opt.explanation.explain import Explanation
 from phaze_opt.explanation.fixes import Fix
 from phaze_opt.explanation.gains import Gain
 from phaze_opt.explanation.stage import LayerBinding, MemoryUse, StageTime
+from phaze_opt.placement.placement_problem import Placement
 from phaze_opt.report.words import (
     RESOURCE_WORDS,
     causal_mfu_words,
@@ -87,6 +88,7 @@ def explanation_sentences(explanation: Explanation) -> list[str]:
         f"It trains {format_number(evaluation.throughput_samples_per_s)} samples/s, "
         f"{format_seconds(time_s)} per batch ({mfu}), as "
         f"{placement_words(placement)}.",
+        *_order_sentences(placement),
         *_leftover_sentences(evaluation),
         *_range_sentences(explanation),
         _time_sentence(stage, time_s),
@@ -95,6 +97,20 @@ def explanation_sentences(explanation: Explanation) -> list[str]:
         _layer_sentence(heavy_layers(explanation.layers)[0]),
         _gain_sentence(explanation.gains),
         _memory_sentence(memory),
+    ]
+
+
+def _order_sentences(placement: Placement) -> list[str]:
+    """Say how far the order of the stages' work may be from the best one, where it is searched."""
+    if placement.order is None or placement.gap is None:
+        return []
+    schedule = placement.pipeline_schedule
+    taken = "whole backwards, as under 1F1B" if placement.order == 0 else "weight gradients put off"
+    if schedule == "zb-v":
+        taken = "weight gradients put off, on two chunks of every stage"
+    return [
+        f"The best order that {schedule} finds has {taken}; no other order saves more than "
+        f"{placement.gap:.2%} of the time."
     ]
 
 

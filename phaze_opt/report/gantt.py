@@ -37,6 +37,7 @@ _COLOURS = {
     "forward": BLUE,
     "recompute": SKY,
     "backward": GREEN,
+    "weight gradient": YELLOW,
     "parameter gather": PINK,
     "gradient synchronisation": RED,
     "exposed gradient synchronisation": RED,

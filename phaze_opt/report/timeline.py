@@ -69,12 +69,13 @@ def pass_events(passes: Iterable[ScheduledPass]) -> list[Event]:
 def timeline_events(placement: Placement) -> list[Event]:
     """Return the events of one batch on one replica; spans without duration have none.
 
-    A stage's lane shows the forward, recompute and backward of every microbatch as the event
-    replay has them, with receives in the pass that waits for them; after its last backward the
-    exposed gradient synchronisation and the optimizer step. A gather of the weights once per batch
-    stands before the first forward, or after the optimizer step where nothing hides it. A second
-    lane shows the gradients that replicas exchange beside the last backward and after it. The last
-    event of all lanes ends with the batch.
+    A stage's lane shows the forward, recompute and backward of every microbatch, and the weight
+    gradients where the schedule makes them apart, as the event replay has them, with receives in
+    the pass that waits for them; after its last backward the exposed gradient synchronisation and
+    the optimizer step. A gather of the weights once per batch stands before the first forward, or
+    after the optimizer step where nothing hides it. A second lane shows the gradients that replicas
+    exchange beside the last backward and after it. The last event of all lanes ends with the batch,
+    unless stages begin and end one after another, as those do that make weight gradients apart.
     """
     done = placement_replay(placement)
     process = f"{placement.degrees_text} {placement.pipeline_schedule}"
@@ -135,10 +136,16 @@ def _microbatch_slices(done: Replay, index: int, stage: Stage) -> Iterator[_Slic
             recomputed_s = backward_s + work.recompute_s
             # The first microbatch's gradients are not added to any others.
             saving_s = 0.0 if microbatch else work.first_saving_s
+            end_s = backward_s + work.backward_s - saving_s
             args: Event = {"microbatch": microbatch, "chunk": chunk}
+            if done.weight_start_s is not None:
+                end_s = backward_s + work.backward_s - work.weight_gradient_s
+                weight_s = float(done.weight_start_s[chunk, index, microbatch])
+                weighed_s = weight_s + work.weight_gradient_s - saving_s
+                yield "weight gradient", (weight_s, weighed_s), args
             yield "forward", (forward_s, forward_s + work.forward_s), args
             yield "recompute", (backward_s, recomputed_s), args
-            yield "backward", (recomputed_s, backward_s + work.backward_s - saving_s), args
+            yield "backward", (recomputed_s, end_s), args
 
 
 def _final_slices(done: Replay, index: int, stage: Stage) -> Iterator[_Slice]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +31,12 @@ _SHOWN_PARTS: Mapping[str, tuple[str, ...]] = {
 }
 """What a row's time consists of, from the kinds of `ValidationRow.parts_s`."""
 
+_WRITTEN: Mapping[str, Callable[[float], str]] = {
+    "s": format_seconds,
+    "B": format_bytes,
+    "1": "{:.3f}".format,
+}
+"""How a value is written, by the unit of its table."""
 _CASE_WIDTH = 30
 _REASON_WIDTH = 34
 _BAND = 0.1
@@ -220,7 +226,7 @@ def _row_count(table: ValidationTable) -> str:
 
 def _rows(table: ValidationTable) -> Table:
     """Show the rows of one table; percentages of the predicted time beside training runs."""
-    write = format_seconds if table.unit == "s" else format_bytes
+    write = _WRITTEN[table.unit]
     parts = tuple(_SHOWN_PARTS) if any(row.parts_s for row in table.rows) else ()
     headers = ("comp", "coll", "tran", "bubb", "opt") if parts else ()
     shown = grid(

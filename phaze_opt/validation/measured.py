@@ -76,7 +76,7 @@ class ValidationRow:
 
 @dataclass(frozen=True)
 class ValidationTable:
-    """All rows of one kind on one accelerator; ``unit`` is ``s`` or ``B``.
+    """All rows of one kind on one accelerator; ``unit`` is ``s`` or ``B``, ``1`` of a ratio.
 
     ``minor`` tables say little: of one or two rows, of operators too small to show a chip, or of a
     measurement that a better one contradicts.
@@ -87,7 +87,7 @@ class ValidationTable:
     call_overhead_s: float
     source: str
     rows: tuple[ValidationRow, ...]
-    unit: Literal["s", "B"] = "s"
+    unit: Literal["s", "B", "1"] = "s"
     minor: bool = False
 
     @property

@@ -40,6 +40,10 @@ from phaze_opt.validation.runs import validate_run_memory, validate_run_times
 from phaze_opt.validation.scans import validate_scans
 from phaze_opt.validation.sustained_products import validate_sustained_products
 from phaze_opt.validation.trace import validate_trace
+from phaze_opt.validation.zero_bubble import (
+    validate_zero_bubble_memory,
+    validate_zero_bubble_times,
+)
 
 GROUPS: tuple[ValidationGroup, ...] = get_args(ValidationGroup)
 
@@ -58,8 +62,8 @@ PREDICTORS: Mapping[ValidationGroup, tuple[Callable[[], list[ValidationTable]], 
     ),
     "attention": (validate_attention, validate_training_attention, validate_narrow_attention),
     "collectives": (validate_collectives, validate_expert_exchanges),
-    "training": (validate_run_times,),
-    "memory": (validate_block_memory, validate_run_memory),
+    "training": (validate_run_times, validate_zero_bubble_times),
+    "memory": (validate_block_memory, validate_run_memory, validate_zero_bubble_memory),
 }
 """What predicts the tables of each group, in the order in which they are shown."""
 

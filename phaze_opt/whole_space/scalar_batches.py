@@ -74,7 +74,8 @@ def _candidate_s(
     for way in ((0, 0), (1, 0), (0, 1), (1, 1)) if queues else ((0, 0),):
         split = SplitBatch(forward, backward, candidates, candidate, chip, way)
         least_s = max(least_s, split.at_once_s())
-        if least_s < enough_s and candidate.chunks == 1:
+        waits = candidate.chunks == 1 and candidate.splits_backward == 0
+        if least_s < enough_s and waits:
             least_s = max(least_s, split.pipelined_s())
             if splits and least_s < enough_s:
                 least_s = split.least_over_splits_s(least_s, enough_s)

@@ -34,6 +34,7 @@ class ScalarCandidate(NamedTuple):
     overlaps: int
     synchronised_routed: int
     gathered_routed: int
+    splits_backward: int
     activation_s: float
     gradient_s: float
     exchange_latency_s: float

@@ -165,7 +165,7 @@ class SplitBatch:
                 before = (microbatches - stages) / stages
                 lines.append((waves, before, sent_s + step_s - saving_s / stages))
             lines.append((waves, 0.0, sent_s + step_s))
-        else:
+        elif candidate.splits_backward == 0:
             lines.append((waves, left, sent_s + step_s - saving_s / stages))
             # One microbatch goes through all stages and back, then the rest of the others.
             again = 1.0 + (microbatches - candidate.in_flight) / stages

@@ -26,6 +26,7 @@ Modules
 ``recompute_parts``  parts of a layer that selective recompute runs again, or policies
 ``named_tensors``  activations of a layer by name: what a policy keeps, what waits on the host
 ``layer_forward``  which operators of a captured forward are what, and what runs again of it
+``weight_gradients``  the part of a backward that only weight gradients need
 ``recipes``        linear layers in fewer bits: what stays in 16 bits, what is kept; ``casts``: the
                    products and their casts, ``narrow_gathers``: gathers of narrow copies
 ``bf16_layers``    first and last layers that stay in 16 bits beside those in a recipe
@@ -43,6 +44,8 @@ FLOPs that the model asks for            -> `graph.Operator.model_flops`, `exper
 rows that a grouped product computes     -> `experts.rows_of_expert`
 work of a chunked scan or delta rule     -> `recurrences.ScanShape`, `recurrences.DeltaShape`
 stash and operators of recomputed parts  -> `recompute_parts`
+what stays of a microbatch from the rest
+of its backward to its weight gradients  -> `weight_gradients.weight_operand_bytes`
 keys and values that devices of a
 sequence send, and what they hold more   -> `context_parallel`
 bytes that an operator reads and writes  -> `graph.OperatorGraph.read_bytes`,

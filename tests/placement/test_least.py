@@ -24,7 +24,7 @@ from phaze_opt.placement.least_candidates import LeastCandidates, _Collector
 from phaze_opt.placement.least_times import least_times_s
 from phaze_opt.placement.placement_problem import ChipRates, PlacementProblem
 from phaze_opt.placement.solve_placement import solve_placement
-from phaze_opt.training import Training
+from phaze_opt.training import ZERO_BUBBLE, Training
 from tests.benchmarks.test_bench_placement import transformer
 from tests.placement.strategies import (
     accumulating,
@@ -36,6 +36,8 @@ from tests.placement.strategies import (
 from tests.strategies import fp8_weights
 
 SLACK = 1.0 + 1e-9
+PAIRING = "experts", "all"
+"""Overlaps in which exchanges of tokens run beside another microbatch."""
 
 levels = st.lists(
     st.builds(
@@ -73,17 +75,18 @@ def training_problems(draw: st.DrawFn, interleave: bool = False) -> PlacementPro
         )
         for tensor_degree, chain in problem.layers.items()
     }
-    names: list[PipelineScheduleName] = ["1f1b", "gpipe", "interleaved"]
+    names: list[PipelineScheduleName] = ["1f1b", "gpipe", "interleaved", "zb-1p", "zb-v"]
     schedule = draw(st.sampled_from(names))
     chunks = 1
     if interleave or schedule == "interleaved":
         schedule, chunks = "interleaved", draw(st.integers(1, 3))
+    splits = schedule in ZERO_BUBBLE
     training = replace(
         problem.training,
         global_batch=draw(st.sampled_from([problem.training.global_batch, 12, 64])),
         recompute="full" if recompute else "none",
-        zero=draw(st.integers(0, 3)),
-        overlap=draw(st.sampled_from(["none", "partial", "data", "experts", "all"])),
+        zero=draw(st.integers(0, 1 if splits else 3)),
+        overlap=draw(st.sampled_from(["none", "partial", "data", *([] if splits else PAIRING)])),
         gradient_dtype=draw(st.sampled_from([None, "fp32", "bf16"])),
         **draw(fp8_weights),
         pipeline_schedule=schedule,

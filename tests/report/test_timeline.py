@@ -21,6 +21,7 @@ from phaze_opt.report.timeline import timeline_events, write_timeline
 from tests.placement.strategies import problems
 from tests.placement.test_interleaved import equal_layers
 from tests.placement.test_training_options import with_options
+from tests.placement.test_zero_bubble import with_weights
 
 PER_MICROBATCH = ("forward", "recompute", "backward")
 
@@ -87,3 +88,22 @@ def test_the_file_is_one_document(tmp_path: Path) -> None:
     assert names[0] == "4x1x1 1f1b"
     assert names[1] == "stage 1: block.0 to block.5"
     assert len(names) == 5
+
+
+@pytest.mark.parametrize("schedule", ["zb-1p", "zb-2p", "zb-v"])
+def test_weight_gradients_are_drawn_apart(schedule: PipelineScheduleName) -> None:
+    """A slice for every F, B and W, none over another, as long as the stage works."""
+    placement = solve_placement(with_weights(schedule), Degrees(4, 1, 1))
+    events = timeline_events(placement)
+    for lane, stage in enumerate(placement.stages, start=1):
+        work = slices(events, lane)
+        for first, second in pairwise(work):
+            assert first["ts"] + first["dur"] <= second["ts"] + 1e-3
+        for kind in ("forward", "backward", "weight gradient"):
+            of_kind = [event for event in work if event["name"] == kind]
+            assert len(of_kind) == len(stage.work) * placement.microbatches
+        busy_us = sum(event["dur"] for event in work if event["name"] != "optimizer")
+        expected_s = placement.microbatches * stage.load_s - sum(
+            work.first_saving_s for work in stage.work
+        )
+        assert busy_us == pytest.approx(1e6 * expected_s, rel=1e-6)

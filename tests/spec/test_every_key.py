@@ -146,7 +146,7 @@ AXES: dict[str, list[Any]] = {
     "optimizer": ["sgd", "adam"],
     "sequence_parallel": [False, True],
     "zero": [0, 1],
-    "pipeline_schedule": ["1f1b", "gpipe"],
+    "pipeline_schedule": ["1f1b", "zb-1p"],
     "interleave": [1, 2],
     "overlap": ["none", "all"],
     "fused_optimizer": [True, False],

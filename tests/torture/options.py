@@ -51,6 +51,7 @@ _FREE = {
 _SCHEDULES = (
     *((), ("--pipeline-schedule", "1f1b"), ("--pipeline-schedule", "gpipe")),
     *(("--pipeline-schedule", "interleaved", "--interleave", chunks) for chunks in "234"),
+    *(("--pipeline-schedule", f"zb-{kind}") for kind in ("h1", "h2", "1p", "2p", "v")),
 )
 _ZERO = ((), *(("--zero", stage) for stage in "0123"), ("--zero", "3", "--gather-copies"))
 _FLAGS = ((), ("--residency",), ("--no-residency",), ("--sequence-parallel",), ("--proof",))

@@ -155,9 +155,9 @@ def test_bias_has_a_sign_and_repeated_rows_are_not_independent() -> None:
 
 
 def test_a_group_holds_its_tables_and_what_is_left_out() -> None:
-    """Memory has three tables and leaves nothing out."""
+    """Memory has six tables, two of ratios, and leaves nothing out."""
     memory = validate("memory")
-    assert [table.unit for table in memory.tables] == ["B", "B", "B"]
+    assert [table.unit for table in memory.tables] == ["B", "B", "B", "B", "1", "1"]
     assert memory.unexpressed == ()
     left_out = unexpressed_rows("training")
     assert not any("products in" in row.reason for row in left_out)

@@ -71,6 +71,21 @@ CASES: dict[str, dict[str, Any]] = {
         "space": Space("h100", num_tc=[66, 132], glb_mib=[25, 50], microbatch=(1, 4)),
         "baselines": ("h100",),
     },
+    "split-backward": {
+        "model": "gpt:layers=12,hidden=512,heads=8,sequence=256,vocab=4000,attention=flash",
+        "optimizer": "adam",
+        "cluster": "flat-4GiB",
+        "global_batch": 128,
+        "space": Space(
+            "tpuv4-lanes",
+            num_tc=[1, 16],
+            glb_mib=[16, 64],
+            hbm_gib=[0.5, 4],
+            microbatch=[1, 4],
+            zero=[0, 1],
+            pipeline_schedule={"solve": ["1f1b", "zb-1p", "zb-v"]},
+        ),
+    },
     "mixture": {
         "model": "moe:layers=4,hidden=512,heads=8,sequence=256,vocab=8000,experts=16,top_k=2,"
         "expert_ffn=512,shared=1,ffn=1024,dense_layers=1,q_rank=192,kv_rank=128,nope_dim=64,"

@@ -1,0 +1,154 @@
+"""Degrees and stages for schedules that split the backward (`phaze_opt.placement.zero_bubble`).
+
+The stages of a candidate are even by count. Beside them stands the split that is the fastest under
+1F1B (`phaze_opt.placement.best`), so that no solved schedule with a split backward is slower than
+solved 1F1B. Candidates are replayed by rising bound: on all microbatches the work of the average
+stage, or of as many layers of one kind as the stage with most of them has. What is left above the
+least of these bounds, and that of `phaze_opt.placement.least`, is the gap.
+
+Under ``zb-v`` a candidate may also run as ``zb-1p``, which needs half as many layers and no more
+memory than 1F1B; the placement says which it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import fields, replace
+
+import numpy as np
+
+from phaze_opt.arrays import FloatArray
+from phaze_opt.choices import PipelineScheduleName
+from phaze_opt.passes.layer_cost import LeastLayers
+from phaze_opt.placement.best import best_placement, layout_fits
+from phaze_opt.placement.candidate_costs import CandidateCosts
+from phaze_opt.placement.candidates import Candidate
+from phaze_opt.placement.closed_form import busy_s
+from phaze_opt.placement.describe import describe
+from phaze_opt.placement.held_stages import resident_bytes
+from phaze_opt.placement.infeasible import explain_infeasible
+from phaze_opt.placement.layout import Layout
+from phaze_opt.placement.least import LeastPlacement
+from phaze_opt.placement.placement_problem import ChipRates, Placement
+from phaze_opt.placement.timing import (
+    Replayed,
+    pipeline_work,
+    replayed,
+    with_fastest_gathers,
+)
+from phaze_opt.placement.zero_bubble import V_CHUNKS
+
+_ROUNDING = 1e-9
+"""Relative margin of bounds for sums in another order."""
+
+
+def solve_split_backward(costs: CandidateCosts) -> Placement:
+    """Find the fastest degrees, with a bound of all degrees and splits.
+
+    Raises
+    ------
+    InfeasibleError
+        If nothing fits.
+    """
+    options: list[tuple[Replayed, Layout]] = []
+    plain = best_placement(costs)
+    if plain is not None:
+        options = [_timed(costs, with_split_backward(costs, plain[0]))]
+    best_s = min([done.time_s for done, _ in options], default=np.inf)
+    bounds = sorted(_bounds_s(costs), key=lambda entry: entry[:2])
+    for bound_s, candidate in bounds:
+        if bound_s >= best_s:
+            break
+        for layout in even_layouts(costs, candidate):
+            if _bound_s(costs, layout) < best_s:
+                options.append(_timed(costs, layout))
+                best_s = min(best_s, options[-1][0].time_s)
+    if not options:
+        raise explain_infeasible(costs.problem)
+    done, layout = min(options, key=lambda option: option[0].time_s)
+    bound_s = max(bounds[0][0], _least_s(costs, best_s))
+    return describe(costs, layout, done).searched(min(best_s, bound_s))
+
+
+def even_layouts(costs: CandidateCosts, candidate: Candidate) -> list[Layout]:
+    """Return the even stages of a candidate that fit, in a V where the schedule has one."""
+    even = costs.even_layout(candidate)
+    layouts = [with_split_backward(costs, even)] if layout_fits(costs, even) else []
+    if _named(costs) == "zb-v" and 1 < candidate.pipeline <= costs.layers // V_CHUNKS:
+        in_v = folded(costs, candidate)
+        needed = resident_bytes(costs, in_v) + _stash_of_microbatch(costs, in_v)
+        if (needed <= costs.problem.hbm_usable_bytes).all():
+            layouts.append(in_v)
+    return layouts
+
+
+def folded(costs: CandidateCosts, candidate: Candidate) -> Layout:
+    """Return two chunks on each of some stages, in a V."""
+    return replace(costs.even_layout(candidate, V_CHUNKS).in_v(), zero_bubble="zb-v")
+
+
+def place_split_backward(costs: CandidateCosts, layouts: Sequence[Layout]) -> Placement:
+    """Describe the fastest of some layouts that fit, with a bound of them."""
+    done, layout = min(
+        [_timed(costs, layout) for layout in layouts], key=lambda option: option[0].time_s
+    )
+    bound_s = min(_bound_s(costs, layout) for layout in layouts)
+    return describe(costs, layout, done).searched(min(bound_s, done.time_s))
+
+
+def with_split_backward(costs: CandidateCosts, layout: Layout) -> Layout:
+    """Return a layout of one chunk that runs as the schedule says."""
+    named = _named(costs)
+    return replace(layout, zero_bubble="zb-1p" if named == "zb-v" else named)
+
+
+def _named(costs: CandidateCosts) -> PipelineScheduleName:
+    """Return the schedule that was asked for."""
+    return costs.problem.training.pipeline_schedule
+
+
+def _timed(costs: CandidateCosts, layout: Layout) -> tuple[Replayed, Layout]:
+    """Replay a layout with weights gathered when it takes less."""
+    layout = with_fastest_gathers(costs, layout)
+    return replayed(costs, layout), layout
+
+
+def _stash_of_microbatch(costs: CandidateCosts, layout: Layout) -> FloatArray:
+    """Return what a microbatch holds on each stage, of shape ``(stages,)``."""
+    held = costs.stages(layout.candidate).held
+    return np.asarray(held.stash_bytes[layout.first, layout.last].sum(axis=0))
+
+
+def _bounds_s(costs: CandidateCosts) -> Iterator[tuple[float, Candidate]]:
+    """Bound the time of every candidate from below, whatever its stages and their order are."""
+    for grid in costs.grids:
+        share_s = costs.least_share_s(grid) * (1.0 - _ROUNDING)
+        for index, bound_s in enumerate((grid.microbatches * share_s).tolist()):
+            for candidate in grid.candidates(index):
+                yield bound_s, candidate
+                if not grid.shares_out:
+                    # More replicas that run as many microbatches take as long at least.
+                    break
+
+
+def _least_s(costs: CandidateCosts, known_s: float) -> float:
+    """Bound the time of all placements, with what replicas exchange; at most a known time."""
+    problem, least_s = costs.problem, known_s
+    names = [field.name for field in fields(ChipRates)]
+    rates = ChipRates(**{name: np.array([float(getattr(problem, name))]) for name in names})
+    for tensor, layers in problem.layers.items():
+        kinds = problem.kinds_of(tensor)
+        passes = [layers[first].passes for first in kinds.first]
+        columns = zip(*[[each.seconds for each in own] for own in passes], strict=True)
+        seconds = LeastLayers(*[np.array([column]).T for column in columns])
+        least = LeastPlacement(problem, tensor, kinds.which.tolist())
+        least_s = float(least.least_s(seconds, rates, np.array([least_s]))[0])
+    return least_s * (1.0 - _ROUNDING)
+
+
+def _bound_s(costs: CandidateCosts, layout: Layout) -> float:
+    """Bound the time of a layout from below, in any order: what its busiest stage does."""
+    work = pipeline_work(costs, layout)
+    microbatches = costs.microbatches(layout.candidate.data)
+    each_s = busy_s(microbatches, work.forward_s + work.backward_s, work.first_saving_s)
+    return float(each_s.sum(axis=0).max()) * (1.0 - _ROUNDING)
