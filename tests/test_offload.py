@@ -15,6 +15,9 @@ from phaze_opt.explanation.explain import explain
 from phaze_opt.hardware.presets import load_accelerator
 from phaze_opt.placement.placement_problem import Communication
 from phaze_opt.scheduling.schedule_problem import Schedule
+from phaze_opt.spec.freezing import freeze
+from phaze_opt.spec.space import Space
+from phaze_opt.spec.study_spec import StudySpec
 from phaze_opt.training import Training
 
 LLAMA = "llama:layers=8,hidden=1024,heads=16,kv_heads=4,ffn=2816,sequence=2048,vocab=512"
@@ -143,3 +146,23 @@ def test_a_chip_without_a_link_is_refused() -> None:
     ):
         with pytest.raises(InputError, match="--set host_link_gb_per_s=55"):
             evaluate("bert-large", "tpuv4-lanes", "tpuv4-ici-flat", training, devices=4)
+
+
+def test_a_study_needs_a_link_and_does_not_search_it() -> None:
+    """It is stated in the space, or by the base; no area model charges for it."""
+    common: dict[str, Any] = {
+        "cluster": "tpuv4-ici-flat",
+        "devices": 4,
+        "global_batch": 16,
+        "optimizer": "adam",
+    }
+    model = "gpt:layers=2,hidden=256,heads=4,sequence=128,vocab=512,attention=flash,dropout=0"
+    for options in ({"offload_optimizer": 1.0}, {"recompute_parts": "qkv_proj_offloaded"}):
+        spec = StudySpec("host", model, space=Space("tpuv4-lanes", num_tc=[2]), **common, **options)
+        with pytest.raises(InputError, match="write host_link_gb_per_s = 16 there"):
+            freeze(spec)
+        stated = Space("tpuv4-lanes", num_tc=[2], host_link_gb_per_s=16)
+        assert freeze(replace(spec, space=stated))
+    searched = Space("tpuv4-lanes", num_tc=[2], host_link_gb_per_s=[16, 32])
+    with pytest.raises(InputError, match="no area model charges for the link to the host"):
+        freeze(StudySpec("host", model, space=searched, **common))

@@ -48,7 +48,7 @@ def offloaded_bytes(layer: Layer, training: Training, kept_bytes: int) -> tuple[
 
 def behind_link(passes: LayerPasses, link_s: float) -> LayerPasses:
     """Return the passes of a layer beside the transfers of its activations, each taking so long."""
-    forward, backward, again = passes
-    return LayerPasses(
-        forward.waiting_for(link_s), backward.waiting_for(link_s - again.seconds), again
+    return passes._replace(
+        forward=passes.forward.waiting_for(link_s),
+        backward=passes.backward.waiting_for(link_s - passes.recompute.seconds),
     )

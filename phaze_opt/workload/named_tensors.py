@@ -25,7 +25,7 @@ from typing import NamedTuple
 
 from phaze_opt.activation_names import ActivationPolicy
 from phaze_opt.on_demand import cached_property
-from phaze_opt.precision import PRECISIONS, PrecisionName
+from phaze_opt.precision import PRECISIONS, AttentionPrecision, PrecisionName
 from phaze_opt.workload.casts import linear_products
 from phaze_opt.workload.layer_forward import EXPERT_ACTIVATION, GROUPED, LayerForward
 
@@ -89,7 +89,11 @@ class NamedTensors:
         )
 
     def offloaded_bytes(
-        self, names: Iterable[str], again: RunAgain | None, precision: PrecisionName
+        self,
+        names: Iterable[str],
+        again: RunAgain | None,
+        precision: PrecisionName,
+        attention_precision: AttentionPrecision,
     ) -> int:
         """Return how many bytes of named tensors a layer keeps, to send them to the host.
 
@@ -101,20 +105,28 @@ class NamedTensors:
             What runs again; ``None`` where all does, so that only the layer's input is kept.
         precision
             Of linear layers, which keep narrow copies of what only they read.
+        attention_precision
+            Of fused attention, which keeps narrow queries, keys and values.
         """
         held = set(self.tensors["layer_input"])
         if again is not None:
             held |= (set(self.forward.stash) | again.more) - again.dropped
-        return sum(self._kept_bytes(place, precision) for place in self.named(names) & held)
+        sizes = precision, attention_precision
+        return sum(self._kept_bytes(place, *sizes) for place in self.named(names) & held)
 
-    def _kept_bytes(self, place: int, precision: PrecisionName) -> int:
+    def _kept_bytes(
+        self, place: int, precision: PrecisionName, attention_precision: AttentionPrecision
+    ) -> int:
         """Return the size of a kept tensor, and of its narrow copy."""
+        elements = self.forward.graph.tensors[place].elements
+        if attention_precision != "bf16" and place in self.tensors["query_key_value"]:
+            return PRECISIONS[attention_precision].stored(elements)[0]
         tensor, own = self.forward.graph.tensors[place], self.forward.bytes_of(place)
         readers = {read.operator for read in tensor.readers}
         linear = self._through_gathers(readers) & self._linear
         if precision == "bf16" or not linear or place in self.tensors["layer_input"]:
             return own
-        narrow = PRECISIONS[precision].stored(tensor.elements)[0]
+        narrow = PRECISIONS[precision].stored(elements)[0]
         alone = self._through_gathers(readers) <= self._linear
         return narrow if alone else own + narrow
 

@@ -33,7 +33,7 @@ from phaze_opt.activation_names import RECOMPUTE_POLICIES
 from phaze_opt.choices import Recompute
 from phaze_opt.errors import InputError
 from phaze_opt.on_demand import cached_property
-from phaze_opt.precision import PrecisionName
+from phaze_opt.precision import AttentionPrecision, PrecisionName
 from phaze_opt.training import RECOMPUTE_PARTS, Training
 from phaze_opt.workload.graph import Layer, WorkloadVariant
 from phaze_opt.workload.layer_forward import EXPERT_ACTIVATION, LATENT, LayerForward
@@ -66,7 +66,8 @@ def with_parts_run_again(
     if parts:
         changed = [_with_parts(variant, parts) for variant in changed]
     if offloaded:
-        own = parts, offloaded, training.recompute, training.precision
+        precisions = training.precision, training.attention_precision
+        own = parts, offloaded, training.recompute, precisions
         changed = [
             _with_offloaded(after, before, *own)
             for after, before in zip(changed, variants, strict=True)
@@ -114,7 +115,7 @@ def _with_offloaded(
     parts: tuple[str, ...],
     offloaded: tuple[str, ...],
     recompute: Recompute,
-    precision: PrecisionName,
+    precisions: tuple[PrecisionName, AttentionPrecision],
 ) -> WorkloadVariant:
     """Say of the layers of a variant how much of what they keep is in named tensors.
 
@@ -122,14 +123,14 @@ def _with_offloaded(
     ----------
     variant, captured
         With the parts that run again, and as captured.
-    parts, offloaded, recompute, precision
+    parts, offloaded, recompute, precisions
         Of the training.
     """
     layers = []
     for layer, own in zip(variant.layers, captured.layers, strict=True):
         chosen = _Parts(own)
         again = None if recompute == "full" else chosen.again(parts)
-        sent = chosen.tensors.offloaded_bytes(offloaded, again, precision)
+        sent = chosen.tensors.offloaded_bytes(offloaded, again, *precisions)
         layers.append(replace(layer, offloaded_bytes=sent))
     if not any(layer.offloaded_bytes for layer in layers):
         raise InputError(

@@ -116,6 +116,8 @@ def test_inputs_of_modules_by_hand() -> None:
     narrow = offloaded(MIXTURE, "expert_fc1", precision="fp8")
     assert rows * HIDDEN <= narrow < rows * HIDDEN * BYTES
     assert offloaded(MIXTURE, "moe_act", precision="fp8") == rows * 2 * 128 * BYTES
+    queries = TOKENS * (HIDDEN + 2 * KEYS)
+    assert queries <= offloaded(LLAMA, "core_attn", attention_precision="fp8") < queries * BYTES
 
 
 def test_only_what_is_kept_is_offloaded() -> None:
