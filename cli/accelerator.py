@@ -85,7 +85,8 @@ def check(name: PresetArgument, as_json: JsonOption = False) -> None:
 
     A file states fields as 'accelerator show' names them, or in units: glb_mib, hbm_gib,
     hbm_gb_per_s, clock_ghz, peak_tflops (instead of a clock), l2_tc_kib, l2_vc_kib. With
-    'base = "h100"' it states only what differs. What it leaves out is derived or a default.
+    'base = "h100"' it states only what differs. What it leaves out is derived or a default. An
+    hbm_gib of 0 is a chip without HBM.
 
     Example: phaze-opt accelerator check mine.toml
     """

@@ -167,7 +167,7 @@ class AttentionCalls:
         self.sustained = sustained
         is_forward = np.array([not row.backward for row in rows], dtype=np.float64)
         traffic_bytes = np.array(self._graph.moved_bytes) * is_forward
-        self._traffic_s = traffic_bytes / chip.sustained_hbm_bytes_per_s
+        self._traffic_s = traffic_bytes / chip.memory_bytes_per_s
 
     def seconds(self, values: Mapping[str, float]) -> FloatArray:
         """Predict every call for the values of all constants."""

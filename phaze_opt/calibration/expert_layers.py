@@ -117,7 +117,7 @@ class ExpertCalls:
         self.products_s = products.sum(axis=0)
         self._kernels_s = self.products_s + activation_s
         elements = np.array([float(each.rows * each.hidden) for each in layers])
-        self._byte_s = elements / chip.sustained_hbm_bytes_per_s
+        self._byte_s = elements / chip.memory_bytes_per_s
 
     def seconds(self, values: Mapping[str, float]) -> FloatArray:
         """Predict every call for the values of `TABLE_CONSTANTS`."""

@@ -74,7 +74,7 @@ class QuantisedCalls:
         narrow = [replace(gemm, precision=precision) for gemm in gemms]
         self._products_s = products_s(products_graph(narrow), chip)
         activations = np.array([float(gemm.m * gemm.k) for gemm in gemms])
-        self._byte_s = activations / chip.sustained_hbm_bytes_per_s
+        self._byte_s = activations / chip.memory_bytes_per_s
 
     def seconds(self, values: Mapping[str, float]) -> FloatArray:
         """Predict every call for the values of `TABLE_CONSTANTS`."""

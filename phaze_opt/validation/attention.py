@@ -103,7 +103,7 @@ def _predict(
 ) -> ValidationRow:
     """Estimate one call: the kernel, the constant per call, the traffic of the kernels before."""
     (moved_bytes,) = attention_graph(shape).moved_bytes
-    traffic_s = moved_bytes / chip.sustained_hbm_bytes_per_s
+    traffic_s = moved_bytes / chip.memory_bytes_per_s
     kernel_s = estimate_attention(shape, chip, None, table.call_overhead_s).latency_s
     case = (
         f"attention {shape.batch}×{shape.queries}, {shape.heads}/{shape.kv_heads} heads of "
