@@ -353,8 +353,6 @@ def _shared_out(variants: Sequence[WorkloadVariant], training: Training) -> list
     """
     shared = with_context_shared_out(with_parts_run_again(variants, training), training)
     shared = [with_experts_shared_out(each, training) for each in whole_groups(shared, training)]
-    return [with_fused_accumulation(variant, training) for variant in shared]
-    shared = [with_experts_shared_out(variant, training) for variant in shared]
     shared = [with_fused_accumulation(variant, training) for variant in shared]
     return [with_bf16_layers(variant, training) for variant in shared]
 

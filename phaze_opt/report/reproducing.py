@@ -56,6 +56,9 @@ _SWITCHES = {
 }
 """Fields that are switches, by what is written where they differ from the default."""
 
+_EITHER_WAY = ("fp8_transposes",)
+"""Fields that are switches which may be on or off; unsaid by default."""
+
 _LINE = 76
 _NOTHING: tuple[Any, ...] = (None, [], {})
 
@@ -172,10 +175,15 @@ def _training_options(training: Training) -> list[str] | None:
         for field in dataclasses.fields(Training)
         if getattr(training, field.name) != getattr(default, field.name)
     }
-    if changed.keys() - {*_OPTIONS, *_SWITCHES}:
+    if changed.keys() - {*_OPTIONS, *_SWITCHES, *_EITHER_WAY}:
         return None
     words = [f"--microbatch {training.microbatch}"]
     words += [
         f"--{name.replace('_', '-')} {changed[name]}" for name in _OPTIONS[1:] if name in changed
+    ]
+    words += [
+        f"--{'' if changed[name] else 'no-'}{name.replace('_', '-')}"
+        for name in _EITHER_WAY
+        if name in changed
     ]
     return words + [option for name, option in _SWITCHES.items() if name in changed]

