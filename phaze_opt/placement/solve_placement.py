@@ -28,7 +28,7 @@ from phaze_opt.placement.interleaved import evaluate_interleaved, solve_interlea
 from phaze_opt.placement.layout import Layout
 from phaze_opt.placement.placement_problem import Placement, PlacementProblem
 from phaze_opt.placement.size import ONE_CANDIDATE, check_memory
-from phaze_opt.placement.timing import replayed, with_fastest_gathers
+from phaze_opt.placement.timing import with_fastest_gathers
 
 
 def solve_placement(
@@ -103,7 +103,7 @@ def place_again(problem: PlacementProblem, placement: Placement) -> Placement:
             return again
         check_memory(costs.layers, problem.cluster.devices, [ONE_CANDIDATE])
     layout = Layout.of_starts(candidate, starts, costs.layers)
-    return describe(costs, with_fastest_gathers(costs, layout))
+    return describe(costs, *with_fastest_gathers(costs, layout))
 
 
 def _check(problem: PlacementProblem) -> None:
@@ -211,10 +211,8 @@ def _given(
     # What a stage holds does not depend on the order of ranks.
     held = held_stages(costs, layouts[0])
     _refuse_misfit(costs, layouts[0], held)
-    layouts = [with_fastest_gathers(costs, layout) for layout in layouts]
-    done = [replayed(costs, layout) for layout in layouts]
-    best = min(range(len(done)), key=lambda order: done[order].time_s)
-    return describe(costs, layouts[best], done[best], held)
+    options = [with_fastest_gathers(costs, layout) for layout in layouts]
+    return describe(costs, *min(options, key=lambda option: option[1].time_s), held)
 
 
 def _refuse_misfit(costs: CandidateCosts, layout: Layout, held: Sequence[HeldStage]) -> None:
