@@ -18,7 +18,8 @@ from phaze_opt.evaluation import (
     evaluation_from_json_dict,
     evaluation_to_json_dict,
 )
-from phaze_opt.explanation.explain import explain
+from phaze_opt.explanation.explain import explain, explanation_to_json_dict
+from phaze_opt.report.explanation_words import explanation_sentences
 from phaze_opt.report.words import placement_words
 from phaze_opt.spec.freezing import freeze
 from phaze_opt.spec.space import Space
@@ -221,6 +222,31 @@ def test_more_capacity_takes_longer_and_holds_more() -> None:
     assert seconds(point("1x16x1x8")) == times_s[1]
     solved = point("solve", expert_parallel=8, expert_capacity=2.0)
     assert seconds(solved) <= times_s[2]
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"expert_imbalance": 1.5}, "--expert-imbalance 1"),
+        ({"expert_capacity": 4.0}, "--expert-capacity 0"),
+    ],
+)
+def test_an_explanation_says_what_rows_cost_that_even_routing_has_not(
+    options: dict[str, Any], words: str
+) -> None:
+    """By evaluating without them; with even routing it says nothing."""
+    chosen = replace(TRAINING, expert_parallel=8, **options)
+    reasons = explain(MODEL, "h100", "dgx-h100", chosen, "1x16x1", devices=16)
+    (gain,) = reasons.routing_gains
+    assert gain.options == (words,)
+    uneven_s, even_s = seconds(reasons.evaluation), seconds(point("1x16x1", expert_parallel=8))
+    assert gain.throughput_gain == pytest.approx(uneven_s / even_s - 1.0) and even_s < uneven_s
+    assert any(words in sentence for sentence in explanation_sentences(reasons))
+    assert explanation_to_json_dict(reasons)["routing_gains"]
+    plain = explain(
+        MODEL, "h100", "dgx-h100", replace(TRAINING, expert_parallel=8), "1x16x1", devices=16
+    )
+    assert plain.routing_gains == () and "routing_gains" not in explanation_to_json_dict(plain)
 
 
 @pytest.mark.parametrize(

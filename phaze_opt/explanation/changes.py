@@ -10,12 +10,15 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from phaze_opt.choices import Launch, Overlap
+from phaze_opt.errors import InputError
 from phaze_opt.hardware.accelerator import Accelerator
 from phaze_opt.hardware.fields import ALIASES, CALIBRATION, chip_values, in_si, with_values
 from phaze_opt.network.cluster_file import LEVEL_ALIASES
 from phaze_opt.network.level_values import NETWORK, with_level_values
 from phaze_opt.point import Point
 from phaze_opt.user_files import Alias
+from phaze_opt.workload.graph import Workload
+from phaze_opt.workload.zoo import LoadWorkload
 
 MORE = 1.1
 """How much of a resource is tried; of what should be small (overhead, latency) a tenth less."""
@@ -89,6 +92,48 @@ def more_overlap(point: Point) -> Iterator[Change]:
         training = replace(point.training, overlap=overlap)
         changed = replace(point, training=training)
         yield Change(f"overlap_{overlap}", 1.0, changed, (f"--overlap {overlap}",))
+
+
+def fewer_rows(point: Point, load: LoadWorkload) -> Iterator[Change]:
+    """Yield the point without the rows of experts that even routing does not have.
+
+    Parameters
+    ----------
+    point
+        The point.
+    load
+        Loads its model under other options.
+    """
+    training = point.training
+    if training.expert_imbalance > 1.0 and training.expert_parallel > 1:
+        even = replace(point, training=replace(training, expert_imbalance=1.0))
+        yield Change("even_rows", 1.0, even, ("--expert-imbalance 1",))
+    if training.expert_capacity > 1.0:
+        dropless = replace(point, training=replace(training, expert_capacity=0.0))
+        try:
+            dropless = replace(dropless, workload=workload_of(dropless, load))
+        except InputError:  # a file may hold other captures only
+            return
+        yield Change("dropless_rows", 1.0, dropless, ("--expert-capacity 0",))
+
+
+def workload_of(point: Point, load: LoadWorkload) -> Workload:
+    """Return the model as a point needs it.
+
+    Raises
+    ------
+    InputError
+        If it cannot be captured so.
+    """
+    training = point.training
+    return load(
+        microbatch=training.microbatch,
+        sequence_parallel=training.sequence_parallel,
+        tensor=point.placement[2] if isinstance(point.placement, tuple) else None,
+        context_parallel=training.context_parallel,
+        expert_tensor_parallel=training.expert_tensor_parallel,
+        expert_capacity=training.expert_capacity,
+    )
 
 
 def fewer_launches(point: Point) -> Iterator[Change]:

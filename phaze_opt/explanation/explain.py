@@ -19,7 +19,7 @@ from phaze_opt.evaluation import (
     with_recompute_solved,
 )
 from phaze_opt.explanation.binding import PassBinding, bind_pass
-from phaze_opt.explanation.changes import changes, fewer_launches, more_overlap
+from phaze_opt.explanation.changes import changes, fewer_launches, fewer_rows, more_overlap
 from phaze_opt.explanation.fixes import Fix, fixes
 from phaze_opt.explanation.gains import Gain, gains, try_changes
 from phaze_opt.explanation.host import HostBoundPass, host_bound_passes
@@ -76,6 +76,9 @@ class Explanation(PrintsAsTables):
         What fewer launches of the host bring; empty if infeasible, or if it starts recorded graphs.
     host_bound
         Passes in which the device waits for the host.
+    routing_gains
+        What it brings that experts have no more rows than even routing gives them; empty where they
+        have none, or if infeasible.
     """
 
     evaluation: Evaluation
@@ -89,6 +92,7 @@ class Explanation(PrintsAsTables):
     range_by_rate_s: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     launch_gains: tuple[Gain, ...] = ()
     host_bound: tuple[HostBoundPass, ...] = ()
+    routing_gains: tuple[Gain, ...] = ()
 
     def __repr__(self) -> str:
         return f"Explanation({self.evaluation!r})"
@@ -193,6 +197,7 @@ def explain_point(point: Point, load: LoadWorkload, schedules: ScheduleCache) ->
     tried = try_changes(changes(point), schedules, costed.slice_index)
     overlaps = try_changes(more_overlap(point), schedules, costed.slice_index)
     launched = try_changes(fewer_launches(point), schedules, costed.slice_index)
+    evenly = try_changes(fewer_rows(point, load), schedules, costed.slice_index)
     placement = evaluation.placement
     tensor = max(costed.costs) if placement is None else placement.tensor
     cost = costed.costs[tensor]
@@ -221,6 +226,7 @@ def explain_point(point: Point, load: LoadWorkload, schedules: ScheduleCache) ->
         range_by_rate_s=_range_by_rate_s(point, evaluation, schedules),
         launch_gains=gains(launched, evaluation, schedules),
         host_bound=host_bound_passes(cost, fusion_of(point)),
+        routing_gains=gains(evenly, evaluation, schedules),
     )
 
 
@@ -279,7 +285,7 @@ def explanation_to_json_dict(explanation: Explanation) -> dict[str, Any]:
 
     Each layer has ``forward_binding``, ``backward_binding`` and ``recompute_binding``; beside
     ``layers`` there are ``stage_time``, ``memory``, ``searched_tensor``, ``gains``, ``fixes``,
-    ``launch_gains`` and ``host_bound``.
+    ``launch_gains`` and ``host_bound``, and ``routing_gains`` where there are some.
     """
     plain = evaluation_to_json_dict(explanation.evaluation)
     for layer, binding in zip(plain["layers"], explanation.layers, strict=True):
@@ -295,6 +301,8 @@ def explanation_to_json_dict(explanation: Explanation) -> dict[str, Any]:
     plain["overlap_gains"] = list(to_builtins(explanation.overlap_gains))
     plain["fixes"] = list(to_builtins(explanation.fixes))
     plain["launch_gains"] = list(to_builtins(explanation.launch_gains))
+    if explanation.routing_gains:
+        plain["routing_gains"] = list(to_builtins(explanation.routing_gains))
     plain["host_bound"] = list(to_builtins(explanation.host_bound))
     plain["range_by_rate_s"] = {rate: list(s) for rate, s in explanation.range_by_rate_s.items()}
     return plain

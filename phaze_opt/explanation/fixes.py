@@ -14,13 +14,13 @@ from dataclasses import dataclass, replace
 
 from phaze_opt.errors import InputError
 from phaze_opt.evaluation import Evaluation, evaluate_one, place_point
+from phaze_opt.explanation.changes import workload_of
 from phaze_opt.explanation.gains import degrees_text
 from phaze_opt.explanation.steps import Step, changed_options, pairs, single_steps, strongest
 from phaze_opt.passes.scheduled import ScheduleCache
 from phaze_opt.placement.placement_problem import Misfit
 from phaze_opt.point import Point, cost_point
 from phaze_opt.units import GIB, MIB
-from phaze_opt.workload.graph import Workload
 from phaze_opt.workload.zoo import LoadWorkload
 
 _MOST_BYTES = 2**50
@@ -179,24 +179,12 @@ def _try(
             continue
         seen.add(options)
         try:
-            changed = replace(changed, workload=_captured(changed, load))
+            changed = replace(changed, workload=workload_of(changed, load))
             kinds = tuple(step.kind for step in steps)
             fixes_by_steps[steps] = _tried(kinds, point, changed, cache)
         except InputError:
             continue
     return fixes_by_steps
-
-
-def _captured(after: Point, load: LoadWorkload) -> Workload:
-    """Return the model as the changed point needs it."""
-    return load(
-        microbatch=after.training.microbatch,
-        sequence_parallel=after.training.sequence_parallel,
-        tensor=after.placement[2] if isinstance(after.placement, tuple) else None,
-        context_parallel=after.training.context_parallel,
-        expert_tensor_parallel=after.training.expert_tensor_parallel,
-        expert_capacity=after.training.expert_capacity,
-    )
 
 
 def _tried(kinds: tuple[str, ...], before: Point, after: Point, cache: ScheduleCache) -> Fix:

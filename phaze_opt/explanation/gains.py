@@ -30,14 +30,15 @@ class Gain:
         ``network_latency`` (of all levels, with the launch), ``overhead`` (per operator);
         ``overlap_data`` and ``overlap_all`` for more communication beside compute, see
         `phaze_opt.training.Training`; ``launch_compiled`` and ``launch_graphs`` for fewer kernels
-        that the host launches, all else as it was.
+        that the host launches, all else as it was; ``even_rows`` and ``dropless_rows`` for experts
+        without rows that even routing does not give them.
     factor
-        What it was multiplied by, but for rounding; 1 for overlap and launches.
+        What it was multiplied by, but for rounding; 1 for overlap, launches and rows.
     options
         The options of ``phaze-opt evaluate`` with which it has the changed point: ``--set`` with
-        the changed numbers of the chip or of the network's levels, ``--overlap`` or ``--launch``.
-        None for
-        ``compute`` and ``lanes``, which no chip has alone: arrays and lanes share a clock.
+        the changed numbers of the chip or of the network's levels, ``--overlap``, ``--launch``,
+        ``--expert-imbalance`` or ``--expert-capacity``. None for ``compute`` and ``lanes``, which
+        no chip has alone: arrays and lanes share a clock.
     feasible
         False only if a power limit stands in the way.
     throughput_gain

@@ -1,10 +1,11 @@
 """The best degrees and split of a chain: bounds, exact splits, event replay.
 
 Where all candidates together have few splits, every one is replayed. Otherwise candidates are
-taken by rising lower bound of their closed form and split exactly while the bound is near the best
-(all of them where they are few: where stages differ in their forward share, closed form and replay
-rank them differently), and these splits are replayed. What may be faster by the bound of the replay
-itself is then searched until nothing is left (`phaze_opt.placement.proof`).
+taken by rising lower bound of their closed form and split exactly while the bound is near the best,
+and these splits are replayed. Where stages differ in their forward share, closed form and replay
+rank candidates differently: where these are few, all are split and replayed whose bound of the
+replay is not above the best. What may be faster by that bound is then searched until nothing is
+left (`phaze_opt.placement.proof`).
 
 The tensor degrees are taken one after another, by the least bound of their candidates (see
 `phaze_opt.placement.degree_bounds`).
@@ -14,7 +15,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
@@ -26,16 +27,16 @@ from phaze_opt.placement.candidate_costs import CandidateCosts
 from phaze_opt.placement.candidates import Candidate, CandidateGrid
 from phaze_opt.placement.chain import ChainWork, best_split
 from phaze_opt.placement.chain_bounds import TIE
-from phaze_opt.placement.degree_bounds import DegreesByBound, by_bound
+from phaze_opt.placement.degree_bounds import Bounds, DegreesByBound, by_bound
 from phaze_opt.placement.layout import Layout
 from phaze_opt.placement.proof import faster_splits
-from phaze_opt.placement.timing import Replayed, replayed, with_fastest_gathers
+from phaze_opt.placement.timing import Replayed, with_fastest_gathers
 
 REPLAY_MARGIN = 0.02
 """Splits whose closed form is this close to the best one are replayed too."""
 
 _FEW_CANDIDATES = 256
-"""As many candidates, or fewer, are all split and replayed, whatever their closed form."""
+"""As many candidates, or fewer, are split and replayed whatever their closed form."""
 
 _FEW_SPLITS = 1024
 """As many splits of all candidates together, or fewer, are all replayed."""
@@ -55,8 +56,7 @@ def best_placement(costs: CandidateCosts) -> tuple[Layout, Replayed, float] | No
         layout = Layout.of_starts(candidate, starts, costs.layers)
         if not layout_fits(costs, layout):
             return math.inf
-        layout = with_fastest_gathers(costs, layout)
-        done = replayed(costs, layout)
+        layout, done = with_fastest_gathers(costs, layout)
         known.append((done.time_s, candidate, tuple(starts.tolist()), (layout, done)))
         return done.time_s
 
@@ -65,7 +65,10 @@ def best_placement(costs: CandidateCosts) -> tuple[Layout, Replayed, float] | No
         bound_s = min(times_s, default=np.inf)
     else:
         tensor_degrees = DegreesByBound(costs)
-        times_s = [time(*answer) for answer in _closed_form_answers(tensor_degrees)]
+        if _candidates_are_few(costs):
+            times_s = _times_of_few(tensor_degrees, time)
+        else:
+            times_s = [time(*answer) for answer in _closed_form_answers(tensor_degrees)]
         # Where no split fits, no other one does.
         bound_s = faster_splits(tensor_degrees, min(times_s), time) if times_s else np.inf
     if not known:
@@ -135,12 +138,42 @@ class _Answer:
     starts: IntArray
 
 
+def _times_of_few(
+    tensor_degrees: DegreesByBound, time: Callable[[Candidate, IntArray], float]
+) -> list[float]:
+    """Replay the best splits, by the closed form, of all candidates that may be the fastest."""
+    costs, times_s, least_s = tensor_degrees.costs, list[float](), np.inf
+    for degree_s, tensor in tensor_degrees.by_bound("replayed_s"):
+        if degree_s > least_s * (1.0 + TIE) or not np.isfinite(degree_s):
+            break
+        if tensor is None:
+            continue
+        grids = tensor_degrees.settle(tensor)
+        least = tensor_degrees.bounds(tensor)
+        for index, entry in by_bound(grids, [each.replayed_s for each in least]):
+            if least[index].replayed_s[entry] > least_s * (1.0 + TIE):
+                break
+            answer = _answer(costs, grids[index], least[index], entry, np.inf)
+            for split in _answers_of_class(costs, answer, np.inf) if answer else ():
+                times_s.append(time(*split))
+                least_s = min(least_s, times_s[-1])
+    return times_s
+
+
+def _answer(
+    costs: CandidateCosts, grid: CandidateGrid, least: Bounds, entry: int, limit_s: float
+) -> _Answer | None:
+    """Return the best split of a class, if it takes no longer than a limit."""
+    known = _Least(float(least.work_s[entry]), float(least.closed_s[entry]))
+    time_s, starts = _closed_form_answer(costs, grid.bounding(entry), known, limit_s)
+    return _Answer(time_s, known, grid, entry, starts) if np.isfinite(time_s) else None
+
+
 def _closed_form_answers(tensor_degrees: DegreesByBound) -> list[tuple[Candidate, IntArray]]:
     """Return the best split of every candidate whose closed form is near the least of all."""
     costs = tensor_degrees.costs
     best_s = limit_s = np.inf
     answers: list[_Answer] = []
-    margin = np.inf if _candidates_are_few(costs) else REPLAY_MARGIN
     for degree_s, tensor in tensor_degrees.by_bound("closed_s"):
         if degree_s > limit_s or not np.isfinite(degree_s):
             break
@@ -152,13 +185,11 @@ def _closed_form_answers(tensor_degrees: DegreesByBound) -> list[tuple[Candidate
         for index, entry in by_bound(grids, bounds_s):
             if bounds_s[index][entry] > limit_s:
                 break
-            grid, work_s = grids[index], float(least[index].work_s[entry])
-            known = _Least(work_s, float(bounds_s[index][entry]))
-            time_s, starts = _closed_form_answer(costs, grid.bounding(entry), known, limit_s)
-            if np.isfinite(time_s):
-                answers.append(_Answer(time_s, known, grid, entry, starts))
-                best_s = min(best_s, time_s)
-                limit_s = best_s * (1.0 + margin)
+            answer = _answer(costs, grids[index], least[index], entry, limit_s)
+            if answer is not None:
+                answers.append(answer)
+                best_s = min(best_s, answer.time_s)
+                limit_s = best_s * (1.0 + REPLAY_MARGIN)
     near = [answer for answer in answers if answer.time_s <= limit_s]
     return [each for answer in near for each in _answers_of_class(costs, answer, limit_s)]
 

@@ -92,6 +92,7 @@ class CandidateCosts:
         self.optimizer = problem.training.state
         self.schedule = problem.training.schedule_of_chunk
         self._messages: dict[tuple[int, int], Term] = {}
+        self._keys: dict[Candidate, _Key] = {}
         self._work_of_layers_s: dict[int, tuple[float, float]] = {}
 
     def _forget_tables(self) -> None:
@@ -404,15 +405,17 @@ class CandidateCosts:
 
     def _key(self, candidate: Candidate) -> _Key:
         """Return what work and tails depend on; a single stage shares nothing with another."""
-        alone = candidate.pipeline == 1
-        return (
-            candidate.tensor,
-            candidate.data,
-            candidate.shares,
-            candidate.stride("data"),
-            self.message(candidate),
-            alone,
-        )
+        key = self._keys.get(candidate)
+        if key is None:
+            key = self._keys[candidate] = (
+                candidate.tensor,
+                candidate.data,
+                candidate.shares,
+                candidate.stride("data"),
+                self.message(candidate),
+                candidate.pipeline == 1,
+            )
+        return key
 
     def added_up(self, tensor: int) -> int:
         """Count what `HeldBytes.added` is of all layers, tied parameters with each holder."""

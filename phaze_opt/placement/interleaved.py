@@ -21,7 +21,7 @@ from phaze_opt.placement.held_stages import held_stages
 from phaze_opt.placement.infeasible import MisfitError, explain_excess
 from phaze_opt.placement.layout import Layout
 from phaze_opt.placement.placement_problem import Placement
-from phaze_opt.placement.timing import Replayed, pipeline_work, replayed, with_fastest_gathers
+from phaze_opt.placement.timing import Replayed, pipeline_work, with_fastest_gathers
 
 
 def solve_interleaved(costs: CandidateCosts) -> Placement:
@@ -45,8 +45,7 @@ def solve_interleaved(costs: CandidateCosts) -> Placement:
     for index in sorted(range(len(options)), key=lambda i: (bounds_s[i], options[i].candidate)):
         if bounds_s[index] > best_s:
             break
-        option = with_fastest_gathers(costs, options[index])
-        done = replayed(costs, option)
+        option, done = with_fastest_gathers(costs, options[index])
         if done.time_s < best_s:
             best_s, best = done.time_s, (option, done)
     if best is None:
@@ -86,7 +85,7 @@ def evaluate_interleaved(costs: CandidateCosts, candidate: Candidate) -> Placeme
     misfit = _misfit(costs, layout)
     if misfit is not None:
         raise misfit
-    return describe(costs, with_fastest_gathers(costs, layout))
+    return describe(costs, *with_fastest_gathers(costs, layout))
 
 
 def _all_layouts(costs: CandidateCosts) -> Iterator[Layout]:

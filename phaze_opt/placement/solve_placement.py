@@ -35,7 +35,7 @@ from phaze_opt.placement.split_backward import (
     solve_split_backward,
     with_split_backward,
 )
-from phaze_opt.placement.timing import replayed, with_fastest_gathers
+from phaze_opt.placement.timing import with_fastest_gathers
 
 
 def solve_placement(
@@ -116,7 +116,7 @@ def place_again(problem: PlacementProblem, placement: Placement) -> Placement:
         return place_split_backward(costs, [folded(costs, candidate)])
     if problem.training.splits_backward:
         return place_split_backward(costs, [with_split_backward(costs, layout)])
-    return describe(costs, with_fastest_gathers(costs, layout))
+    return describe(costs, *with_fastest_gathers(costs, layout))
 
 
 def _check(problem: PlacementProblem) -> None:
@@ -222,19 +222,17 @@ def _given(
         starts = given_starts(stages, problem.names_of(tensor), pipeline)
     layouts = [Layout.of_starts(candidate, starts, len(layers)) for candidate in candidates]
     if training.splits_backward:
-        options = [each for candidate in candidates for each in even_layouts(costs, candidate)]
+        split = [each for candidate in candidates for each in even_layouts(costs, candidate)]
         if stages is not None:
             fitting = [layout for layout in layouts if layout_fits(costs, layout)]
-            options = [with_split_backward(costs, layout) for layout in fitting]
-        if options:
-            return place_split_backward(costs, options)
+            split = [with_split_backward(costs, layout) for layout in fitting]
+        if split:
+            return place_split_backward(costs, split)
     # What a stage holds does not depend on the order of ranks.
     held = held_stages(costs, layouts[0])
     _refuse_misfit(costs, layouts[0], held)
-    layouts = [with_fastest_gathers(costs, layout) for layout in layouts]
-    done = [replayed(costs, layout) for layout in layouts]
-    best = min(range(len(done)), key=lambda order: done[order].time_s)
-    return describe(costs, layouts[best], done[best], held)
+    options = [with_fastest_gathers(costs, layout) for layout in layouts]
+    return describe(costs, *min(options, key=lambda option: option[1].time_s), held)
 
 
 def _refuse_misfit(costs: CandidateCosts, layout: Layout, held: Sequence[HeldStage]) -> None:

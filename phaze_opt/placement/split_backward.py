@@ -33,7 +33,6 @@ from phaze_opt.placement.placement_problem import ChipRates, Placement
 from phaze_opt.placement.timing import (
     Replayed,
     pipeline_work,
-    replayed,
     with_fastest_gathers,
 )
 from phaze_opt.placement.zero_bubble import V_CHUNKS
@@ -109,8 +108,8 @@ def _named(costs: CandidateCosts) -> PipelineScheduleName:
 
 def _timed(costs: CandidateCosts, layout: Layout) -> tuple[Replayed, Layout]:
     """Replay a layout with weights gathered when it takes less."""
-    layout = with_fastest_gathers(costs, layout)
-    return replayed(costs, layout), layout
+    layout, done = with_fastest_gathers(costs, layout)
+    return done, layout
 
 
 def _stash_of_microbatch(costs: CandidateCosts, layout: Layout) -> FloatArray:

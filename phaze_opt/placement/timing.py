@@ -218,13 +218,14 @@ def _split_tail(
     return _chunked_tail(costs, layout, np.array(until_end_s), stage)
 
 
-def with_fastest_gathers(costs: CandidateCosts, layout: Layout) -> Layout:
-    """Return the layout with weights gathered when it takes less, if it gathers any."""
-    group = costs.group(layout.candidate)
+def with_fastest_gathers(costs: CandidateCosts, layout: Layout) -> tuple[Layout, Replayed]:
+    """Return the layout with weights gathered when it takes less, if it gathers any; replayed."""
+    group, done = costs.group(layout.candidate), replayed(costs, layout)
     if group.zero not in (1, 2) or not group.overlaps:
-        return layout
+        return layout, done
     behind = replace(layout, gathers_ahead=False)
-    return min((layout, behind), key=lambda option: replayed(costs, option).time_s)
+    options = (layout, done), (behind, replayed(costs, behind))
+    return min(options, key=lambda option: option[1].time_s)
 
 
 def stage_tails(costs: CandidateCosts, layout: Layout) -> list[StageTail]:

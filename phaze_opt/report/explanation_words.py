@@ -34,6 +34,8 @@ _GAIN_WORDS = {
     "overlap_all": "--overlap all",
     "launch_compiled": "--launch compiled",
     "launch_graphs": "--launch graphs",
+    "even_rows": "--expert-imbalance 1",
+    "dropless_rows": "--expert-capacity 0",
 }
 _MEMORY_UNITS = {"hbm_size": "GiB of HBM", "glb_size": "MiB of global buffer"}
 _LEAST_GAIN = 0.0005
@@ -94,6 +96,7 @@ def explanation_sentences(explanation: Explanation) -> list[str]:
         _time_sentence(stage, time_s),
         *_overlap_sentences(stage, explanation.overlap_gains),
         *_host_sentences(explanation),
+        *_routing_sentences(explanation.routing_gains),
         _layer_sentence(heavy_layers(explanation.layers)[0]),
         _gain_sentence(explanation.gains),
         _memory_sentence(memory),
@@ -182,6 +185,12 @@ def _host_sentences(explanation: Explanation) -> list[str]:
         words = [f"{gain_words(g.resource)} ({g.throughput_gain:+.1%})" for g in gaining]
         sentences.append(f"Fewer launches would bring {_listed(words)}.")
     return sentences
+
+
+def _routing_sentences(gains: Sequence[Gain]) -> list[str]:
+    """Say what rows cost that even routing does not give the experts."""
+    words = [f"{gain_words(g.resource)} ({g.throughput_gain:+.1%})" for g in gains]
+    return [f"Experts would have the rows of even routing with {_listed(words)}."] if words else []
 
 
 def _shortage_sentences(evaluation: Evaluation) -> list[str]:

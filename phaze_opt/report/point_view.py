@@ -130,7 +130,10 @@ def explained_view(explanation: Explanation) -> dict[str, Any]:
         ]
         for fix in told_fixes(explanation.fixes)
     ]
-    every = (*explanation.gains, *explanation.overlap_gains, *explanation.launch_gains)
+    every = (
+        *(*explanation.gains, *explanation.overlap_gains),
+        *(*explanation.launch_gains, *explanation.routing_gains),
+    )
     return {
         "sentences": explanation_sentences(explanation),
         "gains": [_gain_cells(gain) for gain in every],

@@ -41,7 +41,8 @@ Formula -> function
 -------------------
 FLOPs of a product                       -> `graph.Gemm.flops`
 FLOPs that the model asks for            -> `graph.Operator.model_flops`, `experts.surplus_flops`
-rows that a grouped product computes     -> `experts.rows_of_expert`
+rows that a grouped product computes     -> `experts.rows_of_expert`,
+                                            `experts.rows_of_capacity`
 work of a chunked scan or delta rule     -> `recurrences.ScanShape`, `recurrences.DeltaShape`
 stash and operators of recomputed parts  -> `recompute_parts`
 what stays of a microbatch from the rest

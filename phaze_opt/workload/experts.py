@@ -94,7 +94,7 @@ class Experts:
         """Return the rows of all experts, of so many tokens times the experts of each."""
         if not self.capacity:
             return chosen
-        return self.count * math.ceil(chosen * self.capacity / self.count)
+        return rows_of_capacity(chosen, self.count, self.capacity)
 
 
 @dataclass(frozen=True)
@@ -151,6 +151,21 @@ def rows_of_expert(rows: int, experts: int, tile: int = TILE_ROWS) -> int:
         To a multiple of which the rows of an expert are filled.
     """
     return -(-rows // (experts * tile)) * tile
+
+
+def rows_of_capacity(chosen: int, experts: int, capacity: float) -> int:
+    """Return the rows of all experts, each of which has as many.
+
+    Parameters
+    ----------
+    chosen
+        Tokens times the experts of each.
+    experts
+        That share them.
+    capacity
+        Rows of an expert relative to even routing; tokens beyond them are dropped.
+    """
+    return experts * math.ceil(chosen * capacity / experts)
 
 
 def grouped_product(rows: int, weight: tuple[int, int, int], tile: int = TILE_ROWS) -> Gemm:

@@ -33,15 +33,20 @@ from phaze_opt.network.presets import load_cluster
 from phaze_opt.placement import candidates
 from phaze_opt.placement.solve_placement import solve_placement
 from phaze_opt.point import Point
+from phaze_opt.spec.axis_names import kind_of
+from phaze_opt.spec.designs import chip_of, training_of
+from phaze_opt.spec.space import numbered_point
+from phaze_opt.spec.study_spec import read_spec
 from phaze_opt.training import Training
 from phaze_opt.workload.graph import Workload
-from phaze_opt.workload.zoo import load_workload
+from phaze_opt.workload.zoo import load_workload, tensor_degrees
 from tests.benchmarks.test_bench_evaluate import phaze_point
 from tests.benchmarks.test_bench_placement import transformer
 
 DESIGNS, WARM = 100, 10
 RUNS = 3
 STUDY_FILE = Path(__file__).parents[2] / "studies" / "phaze" / "bert-large.toml"
+EXPERTS_FILE = STUDY_FILE.parents[1] / "experts" / "qwen3-30b-a3b.toml"
 PLACE_FILE = Path(__file__).parents[1] / "data" / "placement" / "phaze" / "004.json"
 
 Figures = tuple[float, ...]
@@ -91,7 +96,7 @@ def most_mb() -> float:
 @cache
 def captured(model: str, microbatch: int) -> Workload:
     """Load a model of the zoo."""
-    return load_workload(model, tensor_parallel=(1, 2, 4, 8), microbatch=(microbatch,))
+    return load_workload(model, tensor_parallel=tensor_degrees(model), microbatch=(microbatch,))
 
 
 def designs(rng: random.Random) -> Iterator[Accelerator]:
@@ -131,6 +136,25 @@ def random_points(model: str, count: int) -> list[Point]:
     return points
 
 
+def points_of_study(path: Path, count: int) -> list[Point]:
+    """Return points of random designs of a study, each with one of the options that it solves."""
+    spec = read_spec(path)
+    rng, base = random.Random(path.stem), load_accelerator("tpuv4-lanes")
+    assert spec.model is not None
+    workload = captured(spec.model, 1)
+    cluster, limit_mm2 = load_cluster(spec.cluster, spec.devices), base.area_mm2 or 0.0
+    points: dict[Accelerator, Point] = {}
+    while len(points) < count:
+        values = numbered_point(spec.space, rng.randrange(spec.space.points)).by_name
+        options = {name: own for name, own in values.items() if kind_of(name) == "training"}
+        options |= rng.choice(spec.space.solved_options())
+        training = training_of({**spec.training_values, **options}, spec.global_batch)
+        chip = chip_of(base, values)
+        if (chip.area_mm2 or 2 * limit_mm2) <= limit_mm2:
+            points.setdefault(chip, Point(workload, chip, cluster, training))
+    return list(points.values())
+
+
 def evaluate_point(point: Point) -> Any:
     """Evaluate a point by itself."""
     return evaluate(point.workload, point.accelerator, point.cluster, point.training)
@@ -138,7 +162,11 @@ def evaluate_point(point: Point) -> Any:
 
 def alone(model: str) -> Figures:
     """Evaluate random designs one by one."""
-    points = random_points(model, WARM + DESIGNS)
+    return one_by_one(random_points(model, WARM + DESIGNS))
+
+
+def one_by_one(points: list[Point]) -> Figures:
+    """Evaluate points one by one, the first ones to warm up."""
     for point in points[:WARM]:
         evaluate_point(point)
     rounds = [[cpu_ms(partial(evaluate_point, p)) for p in points[WARM:]] for _ in range(RUNS)]
@@ -258,6 +286,12 @@ ROWS = {
     ),
     "evaluate-llama2-7b": Row(
         "random design, median, mean / ms", partial(alone, "llama2-7b"), (16, 138), (5, 10)
+    ),
+    "evaluate-qwen3-30b-a3b": Row(
+        "random design, median, mean / ms",
+        lambda: one_by_one(points_of_study(EXPERTS_FILE, WARM + DESIGNS)),
+        (17, 30),
+        (10, None),
     ),
     "bulk-bert-large": Row(
         "the same in bulk, mean / ms", partial(bulk, "bert-large"), (None,), (2,)
