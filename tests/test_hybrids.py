@@ -14,6 +14,7 @@ from phaze_opt.evaluation import Evaluation, evaluate
 from phaze_opt.explanation.explain import explain
 from phaze_opt.training import Training
 from phaze_opt.workload.recipes import quantised
+from phaze_opt.workload.recompute_parts import parts_by_layer, with_parts_run_again
 from phaze_opt.workload.zoo import load_workload
 
 MODELS = {path.stem: str(path) for path in (Path(__file__).parent / "data" / "hybrids").iterdir()}
@@ -108,3 +109,23 @@ def test_a_recipe_casts_linear_layers_and_no_recurrence(model: str) -> None:
                 linear = operator.id.startswith(("mm", "grouped_product"))
                 assert narrow <= linear and not (narrow and named)
     assert recurrent > 8
+
+
+def test_parts_of_a_hybrid_are_those_of_attention_and_experts() -> None:
+    """Nothing of a mixer is a part; experts by themselves run again, with less kept."""
+    (variant,) = load_workload(MODELS["nemotron_h"]).variants
+    found = parts_by_layer(variant)
+    assert set(found) == {"attention_block", "expert_block"}
+    assert set(found["attention_block"]) == {"core_attn", "layernorm"}
+    assert {"moe", "moe_act", "shared_experts"} <= set(found["expert_block"])
+    (variant,) = load_workload(MODELS["qwen3_next"]).variants
+    (delta,) = (layer for layer in variant.layers if layer.name == "delta_expert_block")
+    assert "core_attn" not in parts_by_layer(variant)["delta_expert_block"]
+    (changed,) = with_parts_run_again(
+        [variant], replace(TRAINING, recompute="selective", recompute_parts="moe")
+    )
+    (again,) = (layer for layer in changed.layers if layer.name == "delta_expert_block")
+    names = {operator.id for operator in again.selective_recompute.operators}
+    assert any(name.startswith("grouped_product") for name in names)
+    assert not any(name.startswith(("delta_", "short_", "gated_rms")) for name in names)
+    assert again.stash_bytes.selective < delta.stash_bytes.none

@@ -176,8 +176,9 @@ class TransformerConfig:
         Whether the projection to the vocabulary has a bias (Phi).
     prediction_layers
         Layers after the last block that predict tokens further ahead, each from the stream before
-        it and the embedding of the next token (DeepSeek-V3); each has a block as the last one, and
-        all use the model's embedding and projection to the vocabulary.
+        it and the embedding of the next token (DeepSeek-V3); each has a block as the last one, or
+        that of ``prediction_block`` under a pattern, and all use the model's embedding and
+        projection to the vocabulary.
     indexer
         What chooses the keys that every query of latent attention attends to (DeepSeek-V3.2); the
         heads then share keys and values.
@@ -363,11 +364,11 @@ class TransformerConfig:
         others: object = (
             self.residual != "sequential" or self.norm_position != "pre" or self.windows
         )
-        others = others or self.encoder_layers or self.prediction_layers or self.indexer
+        others = others or self.encoder_layers or self.indexer
         if others or (self.experts and self.experts.dense_layers):
             raise InputError(
                 "A pattern of sub-layers needs norms before each, residuals in sequence, and no "
-                "windows, encoder, indexer, prediction layers or list of dense layers."
+                "windows, encoder, indexer or list of dense layers."
             )
 
     def _check_blocks(self) -> None:
@@ -401,10 +402,10 @@ class TransformerConfig:
             raise InputError("An indexer needs attention without dropout and without a soft cap.")
         if self.prediction_layers is not UNSET:
             _refuse_outside("prediction_layers", self.prediction_layers, 1)
-            if self.positions != "rotary" or self.embedding_width != self.hidden:
+            if self.positions not in ("rotary", "none") or self.embedding_width != self.hidden:
                 raise InputError(
-                    "Prediction layers need rotary positions, and word embeddings as wide as the "
-                    "residual stream."
+                    "Prediction layers need rotary positions or none, and word embeddings as wide "
+                    "as the residual stream."
                 )
         if self.norm_parameters and self.norm != "layer_norm":
             raise InputError("norm_parameters needs layer_norm; other norms have a weight.")
@@ -454,6 +455,11 @@ class TransformerConfig:
         if self.pattern:
             return tuple(self.pattern.split())
         return tuple(["*E" if routed else "*-" for routed in self.routed_blocks])
+
+    @property
+    def prediction_block(self) -> str:
+        """Sub-layers of a prediction layer under a pattern (Nemotron 3, Qwen3-Next)."""
+        return "*E" if self.experts else "*-"
 
     @property
     def head_size(self) -> int:

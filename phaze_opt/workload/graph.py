@@ -267,8 +267,9 @@ class Operator:
     id
         Unique in its graph; readable (the name of the ATen node).
     gemms
-        Matrix products. There are several only in a fused attention core, whose intermediate
-        results stay on the chip: two in a forward, five in a backward.
+        Matrix products. There are several where the intermediate results stay on the chip: in a
+        fused attention core, two in a forward and five in a backward, and in kernels of a delta
+        net.
     vector
         Vector work in order of execution; beside a GEMM it is the epilogue (in fused attention the
         softmax).

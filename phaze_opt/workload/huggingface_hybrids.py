@@ -1,7 +1,7 @@
 """How the configurations of state-space models and hybrids are read, as others are.
 
-Prediction layers beyond the model's own (``num_nextn_predict_layers``) are not read. Multipliers of
-Falcon-H1 and Granite are part of other operators. A Mamba-2 configuration states no length: 2048
+Prediction layers beyond the model's own are read where they are asked for. Multipliers of Falcon-H1
+and Granite are part of other operators. A Mamba-2 configuration states no length: 2048
 tokens stand for it, on which the published ones were trained (Dao and Gu 2024, appendix D).
 """
 

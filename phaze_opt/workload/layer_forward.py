@@ -17,7 +17,12 @@ _NORMS = ("rms_norm", "layer_norm")
 _ACTIVATIONS = ("gelu", "relu", "silu")
 GROUPED, EXPERT_ACTIVATION, LATENT = "grouped_", "expert_activation", "latent_keys_and_values"
 _ROUTED = ("route", "permute_rows", "combine_rows", GROUPED, EXPERT_ACTIVATION)
-"""Beginnings of the names of operators, see `phaze_opt.workload.capture.expert_kernels`."""
+_MIXER = (
+    *("short_convolution", "step_sizes", "chunk_", "pass_states", "gated_scan", "gated_rms_norm"),
+    *("unit_norm", "delta_", "decay_sums", "invert_triangles"),
+)
+"""Beginnings of the names of operators, see `phaze_opt.workload.capture.expert_kernels` and
+`recurrence_kernels` there."""
 
 
 @dataclass(frozen=True)
@@ -167,7 +172,8 @@ class LayerForward:
         fused = [i for i, operator in enumerate(operators) if operator.attention]
         if fused:
             return frozenset(fused)
-        products = [i for i, each in enumerate(operators) if each.gemms and i not in self.weighted]
+        own = self.weighted | self.mixer
+        products = [i for i, each in enumerate(operators) if each.gemms and i not in own]
         return self.between(products, products) | frozenset(products)
 
     def between(self, first: Iterable[int], last: Iterable[int]) -> frozenset[int]:
@@ -204,12 +210,17 @@ class LayerForward:
     @cached_property
     def activations(self) -> list[int]:
         """Activations of linear layers, those of routed experts aside."""
-        experts = set(self.named(EXPERT_ACTIVATION))
+        others = {*self.named(EXPERT_ACTIVATION), *self.mixer}
         return [
             i
             for i in range(len(self.graph.operators))
-            if i not in experts and not self.kinds(i).isdisjoint(_ACTIVATIONS)
+            if i not in others and not self.kinds(i).isdisjoint(_ACTIVATIONS)
         ]
+
+    @cached_property
+    def mixer(self) -> frozenset[int]:
+        """The kernels of a state-space mixer, or of a delta net."""
+        return frozenset(self.named(*_MIXER))
 
     def feed_forward(self, activation: int) -> frozenset[int]:
         """Return the linear layers around an activation, with their communication."""
@@ -235,7 +246,7 @@ class LayerForward:
 
     def is_of_stream(self, index: int) -> bool:
         """Say whether an operator is a norm of the residual stream, not of heads."""
-        if self.kinds(index).isdisjoint(_NORMS):
+        if self.kinds(index).isdisjoint(_NORMS) or index in self.mixer:
             return False
         elements = {count for t in self.graph.tensors for i, count in t.writers if i == index}
         of_heads = (self.kinds(reader) == {"rotary"} for reader in self.readers[index])

@@ -1,7 +1,7 @@
 """Selective recompute of chosen parts of a layer: which operators run again, and what is kept.
 
 The parts are those of Megatron-Core (``--recompute-modules``), found in the captured forward of
-layers that attend:
+layers that attend or have routed experts; nothing of a state-space mixer or a delta net is one:
 
 * ``core_attn``: attention from queries, keys and values to its result.
 * ``mlp``: both linear layers and what lies between, where a layer has no routed experts;
@@ -189,11 +189,10 @@ class _Parts:
     def operators(self) -> Mapping[str, frozenset[int]]:
         """The operators of every part that the layer has, by its name."""
         forward = self.forward
-        attention = forward.attention
-        if not attention:
+        attention, routed = forward.attention, forward.routed
+        if not (attention or routed):
             return {}
         linear = frozenset().union(*map(forward.feed_forward, forward.activations))
-        routed = forward.routed
         norms = filter(forward.is_of_stream, range(len(forward.reads)))
         found = {
             "core_attn": attention,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import os
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -25,7 +26,7 @@ from phaze_opt.workload.model_string import is_model_string, parse_model_string
 from phaze_opt.workload.workload_file import read_workload, select_variants
 
 _HUGGING_FACE, _FILE = "hf:", ".json"
-_PREDICTS_AHEAD = "+mtp"
+_PREDICTS_AHEAD = re.compile(r"\+mtp([1-9]\d{0,5})?$")
 _LARGEST_MICROBATCH = 2**16
 
 LONGEST_UNSTATED_SEQUENCE = 8192
@@ -59,7 +60,7 @@ def load_workload(
         ``.json``, of a captured workload or of a Hugging Face configuration, which are told apart
         by their content; or ``hf:`` with the path of a configuration or of its folder. ``+mtp``
         at the end of any but a captured workload adds the layers that predict tokens further ahead
-        (multi-token prediction): as many as a configuration states, else one.
+        (multi-token prediction): as many as a configuration states, else one; ``+mtp2`` adds two.
     tensor_parallel, microbatch
         Tensor degrees and microbatches (samples) to capture, in every combination.
     sequence_parallel
@@ -213,14 +214,17 @@ def model_config(model: str, sequence: int | None = None) -> TransformerConfig:
     sequence
         Tokens per sample, instead of the model's own.
     """
-    base, ahead = _base(model), model.endswith(_PREDICTS_AHEAD)
+    base, ahead = _base(model), _PREDICTS_AHEAD.search(model)
+    stated = int(ahead[1] or 0) if ahead else 0
     if _is_file(base):
         path = Path(base.removeprefix(_HUGGING_FACE))
-        config = read_huggingface_config(path, predicts_ahead=ahead)
+        config = read_huggingface_config(path, predicts_ahead=ahead is not None)
+        if stated:
+            config = replace(config, prediction_layers=stated)
     elif is_model_string(base) or base in _models():
         config = parse_model_string(base) if is_model_string(base) else _models()[base]
         if ahead:
-            config = replace(config, prediction_layers=config.prediction_layers or 1)
+            config = replace(config, prediction_layers=stated or config.prediction_layers or 1)
     else:
         allowed = (*_models(), "gpt:...", "llama:...", "moe:...", "hf:PATH", "FILE.json")
         raise unknown_name("model", model, allowed)
@@ -267,7 +271,7 @@ def microbatches(model: str) -> tuple[int, ...] | None:
 
 def _base(model: str) -> str:
     """Return the model without what its name says of layers that predict further ahead."""
-    return model.removesuffix(_PREDICTS_AHEAD)
+    return _PREDICTS_AHEAD.sub("", model)
 
 
 def _is_file(model: str) -> bool:
@@ -287,7 +291,7 @@ def _is_captured(model: str) -> bool:
     base = _base(model)
     if base != model and Path(base).exists() and _is_captured(base):
         raise InputError(
-            f"{base} is a captured workload, to which {_PREDICTS_AHEAD} can add no layers; "
+            f"{base} is a captured workload, to which +mtp can add no layers; "
             "it stands behind a name, a shape or a configuration."
         )
     is_path = model.endswith(_FILE) and not model.startswith(_HUGGING_FACE)

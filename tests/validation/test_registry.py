@@ -32,7 +32,7 @@ PUBLISHED = {
     "maxtext": 16,
     "tpu-recipes": 5,
     "misc": 14,
-    "megatron-bridge": 74,
+    "megatron-bridge": 68,
     "megatron-bridge-experts": 30,
     "megatron-bridge-experts-bf16": 2,
     "megatron-bridge-nccl": 10,
@@ -40,7 +40,7 @@ PUBLISHED = {
     "mlperf": 23,
     "automodel": 6,
     "megatron-moe": 6,
-    "megatron-bridge-hybrids": 11,
+    "megatron-bridge-hybrids": 17,
 }
 """Rows of the tables of training runs as they were collected."""
 TRAINING = "training.csv", "training_experts.csv", "training_context.csv", "training_kept.csv"

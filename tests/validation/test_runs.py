@@ -114,12 +114,15 @@ def test_experts_with_stated_parts_run_again_follow(runs: dict[str, ValidationTa
 
 
 def test_hybrids_are_predicted_too_fast(runs: dict[str, ValidationTable]) -> None:
-    """Nemotron 3 Nano by 29 to 41 %; both chips stand in the order that was measured."""
-    tables = [runs[f"megatron-bridge-hybrids {chip}"] for chip in ("gb300", "gb200")]
-    assert [len(table.rows) for table in tables] == [6, 5]
-    assert all(-0.41 <= row.error <= -0.29 for table in tables for row in table.rows)
-    slower = [min(row.predicted for row in table.rows) for table in tables]
-    assert slower[0] < slower[1]
+    """Nemotron 3 by 29 to 42 %, all alike; set-ups stand in the order that was measured."""
+    rows = [
+        row for chip in ("gb300", "gb200") for row in runs[f"megatron-bridge-hybrids {chip}"].rows
+    ]
+    assert len(rows) == 17
+    assert all(-0.42 <= row.error <= -0.29 for row in rows)
+    newest = sorted((row.measured, row.predicted) for row in rows if row.independent)
+    assert len(newest) == 4
+    assert [predicted for _, predicted in newest] == sorted(predicted for _, predicted in newest)
 
 
 def test_asynchronous_tensor_parallelism_gains_what_was_measured(

@@ -343,6 +343,31 @@ def test_parameters_of_named_models(model: str) -> None:
     assert counted == KNOWN_PARAMETERS[model]
 
 
+def test_prediction_layers_of_hybrids() -> None:
+    """Attention and experts, as released: all of Qwen3-Next's weights are those of its files."""
+    assert count_parameters(model_config("qwen3-next-80b-a3b+mtp")) == 81_324_862_720
+    plain, one, two = (
+        count_parameters(model_config(f"nemotron-3-super-120b-a12b{end}"))
+        for end in ("", "+mtp", "+mtp2")
+    )
+    hidden, experts = 4096, 512 * 2 * 1024 * 2688 + 2 * 4096 * (1024 + 5376) + 512 * 4096
+    attention = 2 * hidden * (32 + 2) * 128
+    # Beside them two norms of the block, three of the layer, and the product that joins.
+    assert one - plain == two - one == experts + attention + 2 * hidden**2 + 5 * hidden
+
+
+def test_prediction_layers_are_counted_after_the_pattern(tmp_path: Path) -> None:
+    """The head projects once more for each, and a block of its own stands before it."""
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({"model_type": "nemotron_h", **SMALL["nemotron_h"]}))
+    (plain,) = load_workload(str(path)).variants
+    (ahead,) = load_workload(f"{path}+mtp2").variants
+    assert len(ahead.nodes) == len(plain.nodes) + 2
+    assert ahead.layers[-1].forward.flops == 3 * plain.layers[-1].forward.flops
+    with pytest.raises(InputError, match="mtp0"):
+        model_config("nemotron-h-8b+mtp0")
+
+
 @pytest.mark.parametrize("family", KNOWN_CONFIGS)
 def test_parameters_of_configurations(family: str, tmp_path: Path) -> None:
     """They are those of the releases."""

@@ -280,6 +280,16 @@ def _on_groups(x: Any, weight: Any, *kinds: str, norm: str = "rms_norm") -> tupl
     return tuple([VectorWork(kind, elements // columns, columns) for kind in (norm, *kinds)])
 
 
+def _on_elements(*kinds: str) -> Callable[[fx.Node], tuple[NodeWork, ...]]:
+    """Return the handler of vector work on the elements of the first operand."""
+
+    def handle(node: fx.Node) -> tuple[NodeWork, ...]:
+        operand = value_of(node.args[0])
+        return (NodeWork(vector=tuple(rows_of(kind, operand) for kind in kinds)),)
+
+    return handle
+
+
 def _delta_gates(place: int, *kinds: str) -> Callable[[fx.Node], tuple[NodeWork, ...]]:
     """Return the handler of the gates of a delta net, whose raw values are one argument."""
 
@@ -311,6 +321,8 @@ FUSED: Mapping[str, Callable[[fx.Node], tuple[NodeWork, ...]]] = {
     "phaze::mixed_channels_backward": _convolution_gradients(6),
     "phaze::delta_gates": _delta_gates(0, "exponential", "sigmoid"),
     "phaze::delta_gates_backward": _delta_gates(2, "exponential", "tanh_backward", "reduce"),
+    "phaze::gated_scan": _on_elements("silu", "multiply"),
+    "phaze::gated_scan_backward": _on_elements("silu", "multiply", "multiply", "silu_backward"),
     "phaze::gated_rms_norm": _gated_norm,
     "phaze::gated_rms_norm_backward": _gated_norm_backward,
     "phaze::flash_attention": _flash_attention,

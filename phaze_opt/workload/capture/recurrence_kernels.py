@@ -75,6 +75,18 @@ differentiate(
 
 
 @shape_only
+def gated_scan(x: Tensor, gate: Tensor) -> Tensor:
+    """Return the result of a scan times the SiLU of its gate, where no norm follows."""
+    return x.new_empty(x.shape)
+
+
+@shape_only
+def gated_scan_backward(gradient: Tensor, x: Tensor, gate: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the gradients of both; the activation is computed again."""
+    return x.new_empty(x.shape), gate.new_empty(gate.shape)
+
+
+@shape_only
 def step_sizes(
     raw: Tensor, bias: Tensor, decay: Tensor, again: bool, sizes: Sequence[int]
 ) -> tuple[Tensor, Tensor]:

@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from phaze_opt.workload.capture import kernels
 from phaze_opt.workload.capture import recurrence_kernels as scan
 from phaze_opt.workload.capture.tensor_parallel import (
     ColumnParallelLinear,
@@ -26,9 +25,6 @@ from phaze_opt.workload.capture.tensor_parallel import (
 )
 from phaze_opt.workload.config import TransformerConfig
 from phaze_opt.workload.recurrences import ScanShape
-
-_GATE = "swiglu"
-"""Activation of the gate of a mixer without a norm."""
 
 
 class StateSpaceMixer(nn.Module):
@@ -116,7 +112,7 @@ class _Scan(torch.autograd.Function):
         y = scan.chunk_scan(scores, x, steps, sums, queries, states, skip, sizes).flatten(2)
         statistics, result = None, None
         if norm is None:
-            result = kernels.gated_activation(columns.gate, y, _GATE)
+            result = scan.gated_scan(y, columns.gate)
         else:
             result, statistics = scan.gated_rms_norm(y, columns.gate, norm)
         ctx.sizes = sizes
@@ -131,7 +127,7 @@ class _Scan(torch.autograd.Function):
         shape = ScanShape(*sizes)
         columns = _split(projected, shape)
         if norm is None:
-            of_gate, of_y = kernels.gated_activation_backward(gradient, columns.gate, y, _GATE)
+            of_y, of_gate = scan.gated_scan_backward(gradient, y, columns.gate)
         else:
             of_y, of_gate, of_norm = scan.gated_rms_norm_backward(
                 gradient, y, columns.gate, norm, statistics

@@ -213,9 +213,7 @@ def _parts(
             ),
         }
         if config.prediction_layers:
-            window, routed, rotates = _block_shapes(config)[-1]
-            block = Block(config, group, window=window, routed=routed, rotates=rotates)
-            predict = PredictionLayer(config, group, block)
+            predict = PredictionLayer(config, group, _prediction_block(config, group))
             ends[_PREDICTION] = DistinctLayer(predict, (stream, tokens), words)
     if config.encoder_layers:
         bias = activation(config.heads // group.tensor_degree, config.sequence, config.sequence)
@@ -238,6 +236,14 @@ def _parts(
         )
         for window, routed, rotates in dict.fromkeys(_block_shapes(config))
     }
+
+
+def _prediction_block(config: TransformerConfig, group: TensorGroup) -> nn.Module:
+    """Return the block of a layer that predicts further ahead."""
+    if config.pattern:
+        return HybridBlock(config, group, config.prediction_block)
+    window, routed, rotates = _block_shapes(config)[-1]
+    return Block(config, group, window=window, routed=routed, rotates=rotates)
 
 
 def _ahead(config: TransformerConfig, stream: Tensor) -> tuple[Tensor, ...]:
