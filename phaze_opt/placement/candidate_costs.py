@@ -46,6 +46,7 @@ from phaze_opt.placement.synchronisation import (
     synchronisation_kind,
     synchronisations_s,
 )
+from phaze_opt.placement.zero_bubble import KnownOrders
 
 _Key = tuple[int, int, int, int, Term, bool]
 
@@ -93,6 +94,7 @@ class CandidateCosts:
         self.schedule = problem.training.schedule_of_chunk
         self._messages: dict[tuple[int, int], Term] = {}
         self._keys: dict[Candidate, _Key] = {}
+        self.orders: KnownOrders = {}
         self._work_of_layers_s: dict[int, tuple[float, float]] = {}
 
     def _forget_tables(self) -> None:

@@ -124,6 +124,76 @@ def _fits(
 
 
 @lazily_compiled(
+    "float64[::1](float64[:,::1], float64[:,::1], float64[:,::1], float64[:,::1], float64[:,::1],"
+    " int64[:,::1], int64[:,::1], int64, int64, Classes)"
+)
+def least_split_times(
+    forward_s: FloatArray,
+    backward_s: FloatArray,
+    weight_s: FloatArray,
+    added_s: FloatArray,
+    stash_bytes: FloatArray,
+    in_flight_limit: IntArray,
+    starts: IntArray,
+    stashes: int,
+    less: int,
+    classes: Classes,
+) -> FloatArray:
+    """Bound the time of many candidates' even splits under split backwards (F, B and W) from below.
+
+    Of its own time a stage has the first microbatch go through all stages after it and back, in
+    which it does at most as many F as it has room for, and no more than that one's B; all else it
+    does later. Or it does nothing but its work. After that of the first stage comes its tail.
+
+    Parameters
+    ----------
+    forward_s, backward_s, weight_s, added_s, stash_bytes, in_flight_limit : (layers, layers + 1)
+        Of every stage; ``added_s`` is the part of a W that the first microbatch leaves out.
+    starts : (layers + 1, layers)
+        First layers of the split into so many stages (row), the rest of the row unused.
+    stashes, less
+        See `phaze_opt.placement.zero_bubble.STASHES`.
+    classes
+        The candidates.
+
+    Returns
+    -------
+    time_s : (candidates,)
+        Infinite where a stage does not fit under 1F1B.
+    """
+    tails_s, rows, pipeline, microbatches, _, _ = classes
+    time_s = np.full(len(pipeline), np.inf)
+    for index in range(len(pipeline)):
+        stages, rounds = pipeline[index], microbatches[index]
+        if not _fits(in_flight_limit, starts, stages, rounds, False):
+            continue
+        room = 0.0
+        for stage in range(min(2, stages)):
+            i, j = _stage(starts, stages, stage)
+            room = max(room, stash_bytes[i, j])
+        room *= stashes * stages - less
+        least_s = through_s = 0.0
+        for stage in range(stages - 1, -1, -1):
+            i, j = _stage(starts, stages, stage)
+            forward, backward = forward_s[i, j], backward_s[i, j]
+            weights_s = rounds * weight_s[i, j] + (rounds - 1) * added_s[i, j]
+            through_s += forward + backward
+            ahead = float(held_at(stages - stage, rounds, False))
+            if stash_bytes[i, j] > 0.0:
+                ahead = max(ahead, room / stash_bytes[i, j])
+            else:
+                ahead = float(rounds)
+            again = max(rounds - ahead - 1e-9 * ahead, 0.0)
+            own_s = through_s + (rounds - 1) * backward + again * forward
+            own_s = max(own_s, rounds * (forward + backward)) + weights_s
+            if stage == 0:
+                own_s += tails_s[rows[index], j - 1]
+            least_s = max(least_s, own_s)
+        time_s[index] = least_s
+    return time_s
+
+
+@lazily_compiled(
     "float64[::1](float64[:,::1], float64[:,::1], float64, int64[:,::1], int64[:,::1], Classes)"
 )
 def least_even_times(

@@ -222,12 +222,12 @@ def _given(
         starts = given_starts(stages, problem.names_of(tensor), pipeline)
     layouts = [Layout.of_starts(candidate, starts, len(layers)) for candidate in candidates]
     if training.splits_backward:
-        split = [each for candidate in candidates for each in even_layouts(costs, candidate)]
+        ways = [each for candidate in candidates for each in even_layouts(costs, candidate)]
         if stages is not None:
             fitting = [layout for layout in layouts if layout_fits(costs, layout)]
-            split = [with_split_backward(costs, layout) for layout in fitting]
-        if split:
-            return place_split_backward(costs, split)
+            ways = [with_split_backward(costs, layout) for layout in fitting]
+        if ways:
+            return place_split_backward(costs, ways)
     # What a stage holds does not depend on the order of ranks.
     held = held_stages(costs, layouts[0])
     _refuse_misfit(costs, layouts[0], held)

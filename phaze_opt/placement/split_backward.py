@@ -2,9 +2,9 @@
 
 The stages of a candidate are even by count. Beside them stands the split that is the fastest under
 1F1B (`phaze_opt.placement.best`), so that no solved schedule with a split backward is slower than
-solved 1F1B. Candidates are replayed by rising bound: on all microbatches the work of the average
-stage, or of as many layers of one kind as the stage with most of them has. What is left above the
-least of these bounds, and that of `phaze_opt.placement.least`, is the gap.
+solved 1F1B. Candidates are replayed by rising bound (`phaze_opt.placement.even.least_split_times`)
+as long as that is below the best time, so that no given degrees are better. What is left above the
+bound of all splits, that of `phaze_opt.placement.least`, is the gap.
 
 Under ``zb-v`` a candidate may also run as ``zb-1p``, which needs half as many layers and no more
 memory than 1F1B; the placement says which it is.
@@ -12,7 +12,7 @@ memory than 1F1B; the placement says which it is.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import fields, replace
 
 import numpy as np
@@ -22,20 +22,22 @@ from phaze_opt.choices import PipelineScheduleName
 from phaze_opt.passes.layer_cost import LeastLayers
 from phaze_opt.placement.best import best_placement, layout_fits
 from phaze_opt.placement.candidate_costs import CandidateCosts
-from phaze_opt.placement.candidates import Candidate
+from phaze_opt.placement.candidates import Candidate, CandidateGrid
 from phaze_opt.placement.closed_form import busy_s
 from phaze_opt.placement.describe import describe
+from phaze_opt.placement.even import all_even_starts, least_split_times
 from phaze_opt.placement.held_stages import resident_bytes
 from phaze_opt.placement.infeasible import explain_infeasible
 from phaze_opt.placement.layout import Layout
 from phaze_opt.placement.least import LeastPlacement
 from phaze_opt.placement.placement_problem import ChipRates, Placement
+from phaze_opt.placement.runs import sums_of_runs
 from phaze_opt.placement.timing import (
     Replayed,
     pipeline_work,
     with_fastest_gathers,
 )
-from phaze_opt.placement.zero_bubble import V_CHUNKS
+from phaze_opt.placement.zero_bubble import STASHES, V_CHUNKS
 
 _ROUNDING = 1e-9
 """Relative margin of bounds for sums in another order."""
@@ -54,9 +56,8 @@ def solve_split_backward(costs: CandidateCosts) -> Placement:
     if plain is not None:
         options = [_timed(costs, with_split_backward(costs, plain[0]))]
     best_s = min([done.time_s for done, _ in options], default=np.inf)
-    bounds = sorted(_bounds_s(costs), key=lambda entry: entry[:2])
-    for bound_s, candidate in bounds:
-        if bound_s >= best_s:
+    for even_s, candidate in _by_bound(costs, best_s):
+        if even_s >= best_s:
             break
         for layout in even_layouts(costs, candidate):
             if _bound_s(costs, layout) < best_s:
@@ -65,8 +66,7 @@ def solve_split_backward(costs: CandidateCosts) -> Placement:
     if not options:
         raise explain_infeasible(costs.problem)
     done, layout = min(options, key=lambda option: option[0].time_s)
-    bound_s = max(bounds[0][0], _least_s(costs, best_s))
-    return describe(costs, layout, done).searched(min(best_s, bound_s))
+    return describe(costs, layout, done).searched(_least_s(costs, best_s))
 
 
 def even_layouts(costs: CandidateCosts, candidate: Candidate) -> list[Layout]:
@@ -118,16 +118,54 @@ def _stash_of_microbatch(costs: CandidateCosts, layout: Layout) -> FloatArray:
     return np.asarray(held.stash_bytes[layout.first, layout.last].sum(axis=0))
 
 
-def _bounds_s(costs: CandidateCosts) -> Iterator[tuple[float, Candidate]]:
-    """Bound the time of every candidate from below, whatever its stages and their order are."""
+def _by_bound(costs: CandidateCosts, known_s: float) -> list[tuple[float, Candidate]]:
+    """Return the candidates of several stages whose bound is below a known time, the least first.
+
+    A single stage has nothing to wait for, and is among the placements of 1F1B.
+    """
+    answers: list[tuple[float, Candidate]] = []
     for grid in costs.grids:
-        share_s = costs.least_share_s(grid) * (1.0 - _ROUNDING)
-        for index, bound_s in enumerate((grid.microbatches * share_s).tolist()):
+        bounds_s = least_even_splits_s(costs, grid)
+        bounds_s[grid.pipeline == 1] = np.inf
+        for index in np.flatnonzero(bounds_s < known_s).tolist():
             for candidate in grid.candidates(index):
-                yield bound_s, candidate
+                answers.append((float(bounds_s[index]), candidate))
                 if not grid.shares_out:
                     # More replicas that run as many microbatches take as long at least.
                     break
+    return sorted(answers, key=lambda entry: entry[:2])
+
+
+def least_even_splits_s(costs: CandidateCosts, grid: CandidateGrid) -> FloatArray:
+    """Bound the time of the even stages of a grid's candidates from below, of shape ``(classes,)``.
+
+    Stages in a V are bounded by the layers of each kind that the stage with most of them has.
+    Infinite where nothing fits.
+    """
+    training, stages = costs.problem.training, costs.least_stages(grid)
+    seconds, _ = costs.problem.weight_gradients(grid.tensor)
+    layers = costs.problem.layers[grid.tensor]
+    weight_s = sums_of_runs(np.ascontiguousarray(seconds))
+    forward_s = stages.forward_work_s
+    own_s = stages.runs.sums("backward.seconds") + stages.runs.sums("recompute.seconds")
+    added_s = stages.held.added * stages.accumulation_s_per_parameter
+    stashes = STASHES.get(training.pipeline_schedule, (1, 0))
+    bounds_s = least_split_times(
+        forward_s,
+        np.maximum(own_s - weight_s, 0.0) + stages.received.gradient_s,
+        np.minimum(weight_s, own_s),
+        added_s,
+        stages.held.stash_bytes,
+        stages.held.in_flight_limit,
+        all_even_starts(layers, costs.problem.kinds_of(grid.tensor)),
+        *stashes,
+        costs.classes(grid),
+    )
+    if training.pipeline_schedule == "zb-v":
+        folds = grid.pipeline * V_CHUNKS <= costs.layers
+        in_v_s = grid.microbatches * costs.least_share_s(grid)
+        bounds_s = np.where(folds, np.minimum(bounds_s, in_v_s), bounds_s)
+    return np.asarray(bounds_s * (1.0 - _ROUNDING))
 
 
 def _least_s(costs: CandidateCosts, known_s: float) -> float:

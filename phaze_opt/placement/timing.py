@@ -16,6 +16,7 @@ from phaze_opt.placement.memory import stepped_parameters
 from phaze_opt.placement.overlap import charged_s, left_after_s
 from phaze_opt.placement.pipeline import PipelineWork, Replay, finish_s, replay
 from phaze_opt.placement.zero_bubble import (
+    STASHES,
     WEIGHT,
     ZeroBubbleReplay,
     ZeroBubbleWork,
@@ -104,8 +105,8 @@ def _room_bytes(costs: CandidateCosts, layout: Layout, stash: FloatArray) -> Flo
     usable = costs.problem.hbm_usable_bytes - resident_bytes(costs, layout)
     plain = costs.even_layout(candidate) if layout.chunks > 1 else layout
     own = costs.stages(candidate).held.stash_bytes[plain.first[0], plain.last[0]]
-    stashes = {"zb-h2": 2 * pipeline - 1, "zb-2p": 2 * pipeline}
-    allowed = stashes.get(layout.zero_bubble or "", pipeline) * own[:2].max()
+    each, less = STASHES.get(layout.zero_bubble or "zb-1p", (1, 0))
+    allowed = (each * pipeline - less) * own[:2].max()
     least = stash.sum(axis=0) if layout.chunks > 1 else costs.held(candidate)[:0:-1] * own
     return np.asarray(np.maximum(np.minimum(allowed, usable), least))
 
@@ -184,7 +185,7 @@ def _replayed_split(costs: CandidateCosts, layout: Layout, work: PipelineWork) -
     microbatches = costs.microbatches(layout.candidate.data)
     # A single stage has nothing to wait for.
     several = layout.candidate.pipeline > 1
-    found = best_order(layout.zero_bubble, split, microbatches) if several else None
+    found = best_order(layout.zero_bubble, split, microbatches, costs.orders) if several else None
     answers = []
     if layout.chunks == 1:
         own_s = finish_s(work, microbatches) - (first_starts_s(work) - work.head_s[0])
@@ -218,13 +219,17 @@ def _split_tail(
     return _chunked_tail(costs, layout, np.array(until_end_s), stage)
 
 
+def ways_to_gather(costs: CandidateCosts, layout: Layout) -> tuple[Layout, ...]:
+    """Return the layout with weights gathered at either time, if it gathers any."""
+    group = costs.group(layout.candidate)
+    if group.zero not in (1, 2) or not group.overlaps:
+        return (layout,)
+    return layout, replace(layout, gathers_ahead=False)
+
+
 def with_fastest_gathers(costs: CandidateCosts, layout: Layout) -> tuple[Layout, Replayed]:
     """Return the layout with weights gathered when it takes less, if it gathers any; replayed."""
-    group, done = costs.group(layout.candidate), replayed(costs, layout)
-    if group.zero not in (1, 2) or not group.overlaps:
-        return layout, done
-    behind = replace(layout, gathers_ahead=False)
-    options = (layout, done), (behind, replayed(costs, behind))
+    options = [(way, replayed(costs, way)) for way in ways_to_gather(costs, layout)]
     return min(options, key=lambda option: option[1].time_s)
 
 

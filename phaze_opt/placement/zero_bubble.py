@@ -44,6 +44,9 @@ from phaze_opt.placement.pipeline import PipelineWork, Replay, in_flight
 FORWARD, BACKWARD, WEIGHT = range(3)
 """Parts of the work on a microbatch: F, B and W."""
 
+STASHES: Mapping[PipelineScheduleName, tuple[int, int]] = {"zb-h2": (2, 1), "zb-2p": (2, 0)}
+"""Stashes that a schedule has room for: so many times the stages, less so many; else (1, 0)."""
+
 V_CHUNKS = 2
 """Chunks of a stage under ``zb-v``."""
 
@@ -136,6 +139,13 @@ _ROUNDED = 1.0 + 1e-12
 """What sums of bytes may exceed the room by."""
 _CLOSE = 1e-9
 """Relative distance from a bound at which no other order is looked for."""
+
+
+PLANNED = 4
+"""Microbatches a stage by which an order is chosen, at most."""
+
+KnownOrders = dict[tuple[object, ...], int | None]
+"""The best of `ORDERS` by what it is chosen for."""
 
 
 class ZeroBubbleReplay(NamedTuple):
@@ -254,13 +264,14 @@ class Ordered(NamedTuple):
 
 
 def best_order(
-    schedule: PipelineScheduleName, work: ZeroBubbleWork, microbatches: int
+    schedule: PipelineScheduleName, work: ZeroBubbleWork, microbatches: int, known: KnownOrders
 ) -> Ordered | None:
     """Return the order of a schedule that is the best for stages that are alike, and a batch in it.
 
     The published scheduler plans with the median stage, for all stages (``scheduler`` in
     ``megatron/core/pipeline_parallel/schedules.py`` of sail-sg/zero-bubble-pipeline-parallelism);
-    what its stages hold is their own.
+    what its stages hold is their own. Here the best is chosen by no more than `PLANNED`
+    microbatches a stage, in which a pipeline comes to its steady state and leaves it again.
 
     Parameters
     ----------
@@ -270,13 +281,30 @@ def best_order(
         See `order_of`.
     microbatches
         Per batch.
+    known
+        What was found before; what is found is added.
 
     Returns
     -------
     ``None`` where nothing but 1F1B can run, whose whole backwards are replayed elsewhere.
     """
-    alike, best_s = _alike(work), np.inf
-    best: tuple[int, IntArray] | None = None
+    alike, planned = _alike(work), min(microbatches, PLANNED * work.stages)
+    key = schedule, planned, alike.chunks, *(array.tobytes() for array in alike)
+    if key not in known:
+        known[key] = _best_number(schedule, alike, planned)
+    number = known[key]
+    order = None if number is None else order_of(ORDERS[schedule][number], alike, microbatches)
+    if number is None or order is None:
+        return None
+    return Ordered(number, replay_order(work, order, microbatches))
+
+
+def _best_number(
+    schedule: PipelineScheduleName, alike: ZeroBubbleWork, microbatches: int
+) -> int | None:
+    """Return which order takes the least time with stages that are alike, the first of equals."""
+    best: int | None = None
+    best_s = np.inf
     bound_s = float(busy_s(alike, microbatches).max())
     for number, rule in enumerate(ORDERS[schedule]):
         order = None if rule == _1F1B else order_of(rule, alike, microbatches)
@@ -284,12 +312,10 @@ def best_order(
             continue
         planned_s = float(replay_order(alike, order, microbatches).own_s(alike.head_s).max())
         if best is None or planned_s < best_s * (1.0 - _CLOSE):
-            best, best_s = (number, order), planned_s
+            best, best_s = number, planned_s
         if best_s <= bound_s * (1.0 + _CLOSE):
             break
-    if best is None:
-        return None
-    return Ordered(best[0], replay_order(work, best[1], microbatches))
+    return best
 
 
 def _alike(work: ZeroBubbleWork) -> ZeroBubbleWork:

@@ -222,7 +222,7 @@ def test_searched_orders_are_no_worse_than_those_by_rule(stages: int) -> None:
     for schedule, most in (("zb-h1", 1), ("zb-1p", 1), ("zb-h2", 2), ("zb-2p", 2), ("zb-v", 1)):
         chunks = 2 if schedule == "zb-v" else 1
         work = uniform(stages, parts_s, float(most * stages), chunks)
-        found = best_order(schedule, work, microbatches)  # type: ignore[arg-type]
+        found = best_order(schedule, work, microbatches, {})  # type: ignore[arg-type]
         assert found is not None
         times[schedule] = found.done.own_s(work.head_s).max()
         assert times[schedule] >= busy_s(work, microbatches).max() / SLACK
@@ -235,7 +235,7 @@ def test_searched_orders_are_no_worse_than_those_by_rule(stages: int) -> None:
 def test_a_v_of_equal_parts_waits_for_little(stages: int) -> None:
     """Where F, B and W are equal, less than an eighth of what 1F1B waits, in as much memory."""
     work = uniform(stages, chunks=2)
-    found = best_order("zb-v", work, 3 * stages)
+    found = best_order("zb-v", work, 3 * stages, {})
     assert found is not None
     bubble_s = found.done.own_s(work.head_s).max() - 3 * stages * 3.0
     assert bubble_s <= (stages - 1) * 3.0 / 8.0
@@ -248,7 +248,7 @@ def test_an_order_is_found_again(
     work: ZeroBubbleWork, microbatches: int, schedule: PipelineScheduleName
 ) -> None:
     """What a placement says of its order is enough to replay it."""
-    found = best_order(schedule, work, microbatches)
+    found = best_order(schedule, work, microbatches, {})
     assert found is not None
     order = planned_order(schedule, found.number, work, microbatches)
     assert order is not None
