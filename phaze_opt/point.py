@@ -347,7 +347,17 @@ def _shared_out(variants: Sequence[WorkloadVariant], training: Training) -> list
 
     What selective recompute runs again is found first, so that it is shared out too; which products
     add gradients up, last.
+
+    Raises
+    ------
+    InputError
+        If frozen weights would be shared out (ZeRO 3).
     """
+    if training.zero == 3 and any(variant.is_partly_frozen for variant in variants):
+        raise InputError(
+            "zero is 3, but weights that are not trained are not shared out among replicas; it "
+            "must be 0, 1 or 2."
+        )
     shared = with_context_shared_out(with_parts_run_again(variants, training), training)
     shared = [with_experts_shared_out(variant, training) for variant in shared]
     return [with_fused_accumulation(variant, training) for variant in shared]

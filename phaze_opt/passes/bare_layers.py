@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
@@ -80,15 +81,19 @@ def _bare_layer(layer: Layer, training: Training, fusion: FusionMode) -> LayerCo
     stash_bytes, transient_bytes = memory_bytes(layer, training, fusion)
     others = training.expert_parallel - 1
     routed = (layer.routed_parameters or 0) if others else 0
+    frozen, frozen_tied = layer.frozen_parameters or 0, layer.frozen_tied_parameters or 0
+    weight_bytes, _, _ = training.state.held_bytes
     return LayerCost(
         name=layer.name,
         passes=LayerPasses(),
-        parameters=layer.parameters,
-        tied_parameters=layer.tied_parameters,
+        parameters=layer.parameters - frozen,
+        tied_parameters=layer.tied_parameters - frozen_tied,
         stash_bytes=stash_bytes,
         transient_bytes=transient_bytes,
         output_bytes=layer.output_bytes,
         routed_parameters=routed,
         elsewhere_parameters=routed * others,
         accumulated_parameters=accumulated_parameters(layer.backward),
+        frozen_bytes=math.ceil(frozen * weight_bytes),
+        frozen_tied_bytes=math.ceil(frozen_tied * weight_bytes),
     )

@@ -73,7 +73,7 @@ class LayerCost:
     passes
         What each of them takes.
     parameters, tied_parameters
-        See `phaze_opt.workload.graph.Layer`.
+        Those of `phaze_opt.workload.graph.Layer` that are trained.
     stash_bytes
         Kept per microbatch in flight under the chosen recompute.
     transient_bytes
@@ -87,6 +87,8 @@ class LayerCost:
     accumulated_parameters
         Those among ``parameters`` whose gradients products of the backward add up, see
         `phaze_opt.workload.fused_accumulation`.
+    frozen_bytes, frozen_tied_bytes
+        Weights that are not trained, and those of them that another layer holds too.
     paired_s
         Seconds of all passes together where those of two microbatches run beside one another, see
         `phaze_opt.passes.paired`; 0 where that changes nothing.
@@ -102,6 +104,8 @@ class LayerCost:
     routed_parameters: int = 0
     elsewhere_parameters: int = 0
     accumulated_parameters: int = 0
+    frozen_bytes: int = 0
+    frozen_tied_bytes: int = 0
     paired_s: float = 0.0
 
     def with_fields(self, **changes: object) -> LayerCost:
@@ -141,6 +145,12 @@ def local_parameters(layers: Sequence[LayerCost]) -> int:
     """Count a stage's parameters per device, those tied between its layers once."""
     tied = [layer.tied_parameters for layer in layers]
     return sum([layer.parameters for layer in layers]) - sum(tied) + max(tied, default=0)
+
+
+def held_frozen_bytes(layers: Sequence[LayerCost]) -> int:
+    """Return the bytes of a stage's weights that are not trained, those tied among them once."""
+    tied = [layer.frozen_tied_bytes for layer in layers]
+    return sum([layer.frozen_bytes for layer in layers]) - sum(tied) + max(tied, default=0)
 
 
 def added_parameters(layers: Sequence[LayerCost]) -> int:

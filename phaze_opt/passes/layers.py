@@ -159,37 +159,42 @@ class EstimatedDegree:
     ) -> tuple[LayerCost, ...]:
         """Reduce every distinct layer to what the placement needs."""
         bare = bare_layers(self.variant, self.training, self.layers.chip.fusion)
-        costs = tuple(map(self._layer_cost, bare, passes, self._host_s))
+        layers = self.variant.layers
+        costs = tuple(map(self._layer_cost, layers, bare, passes, self._host_s))
         if not (pairs and self.training.pairs_microbatches):
             return costs
         cluster, chip = self.layers.chip.cluster, self.layers.chip.accelerator
         share = core_share(self.training, cluster, chip.calibration.collective_core_share)
         sent = exchanges_s(self.variant, self.training, cluster)
-        by_itself = map(self._layer_cost, bare, passes, [{}] * len(bare))
+        by_itself = map(self._layer_cost, layers, bare, passes, [{}] * len(bare))
         return tuple(
             [
                 cost.with_fields(
                     paired_s=float(
-                        paired_s(own.passes.seconds, sent_s, share, self._launched_s(host_s))
+                        paired_s(own.passes.seconds, sent_s, share, self._launched_s(layer, host_s))
                     )
                 )
                 if sent_s > 0.0
                 else cost
-                for cost, own, sent_s, host_s in zip(
-                    costs, by_itself, sent, self._host_s, strict=True
+                for layer, cost, own, sent_s, host_s in zip(
+                    layers, costs, by_itself, sent, self._host_s, strict=True
                 )
             ]
         )
 
-    def _launched_s(self, host_s: Mapping[str, float]) -> float:
+    def _launched_s(self, layer: Layer, host_s: Mapping[str, float]) -> float:
         """Return the time in which the host launches all passes of a layer."""
         if not host_s:
             return 0.0
-        again_s = runs_again(host_s, self.training) or 0.0
+        again_s = runs_again(layer, host_s, self.training) or 0.0
         return host_s["forward"] + host_s["backward"] + again_s
 
     def _layer_cost(
-        self, bare: LayerCost, passes: Mapping[str, PassCost], host_s: Mapping[str, float]
+        self,
+        layer: Layer,
+        bare: LayerCost,
+        passes: Mapping[str, PassCost],
+        host_s: Mapping[str, float],
     ) -> LayerCost:
         """Give one distinct layer its seconds."""
         if host_s:
@@ -200,7 +205,7 @@ class EstimatedDegree:
             PassCost(passes[name].seconds + copy_s, passes[name].link_s)
             for name, copy_s in zip(("forward", "backward"), copies, strict=True)
         )
-        again = runs_again(passes, self.training) or PassCost()
+        again = runs_again(layer, passes, self.training) or PassCost()
         return bare.with_fields(passes=LayerPasses(forward, backward, again))
 
 
@@ -244,7 +249,7 @@ def _evaluate_layer(
         count=count,
         forward_s=seconds["forward"],
         backward_s=seconds["backward"],
-        recompute_s=runs_again(seconds, training) or 0.0,
+        recompute_s=runs_again(layer, seconds, training) or 0.0,
         parameters=layer.parameters,
         stash_bytes=memory_bytes(layer, training, "none")[0],
         forward_schedule=passes.forward.proof,

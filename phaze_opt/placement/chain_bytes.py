@@ -75,7 +75,8 @@ def _kept_of_short(function: F, of_long: Callable[..., object]) -> F:
 class ChainParameters:
     """Parameters of every layer per device, and those that are tied; one object as `ChainBytes`.
 
-    ``routed``, ``elsewhere`` and ``accumulated`` are as in `phaze_opt.passes.layer_cost.LayerCost`.
+    ``routed``, ``elsewhere``, ``accumulated``, ``frozen_bytes`` and ``frozen_tied_bytes`` are as in
+    `phaze_opt.passes.layer_cost.LayerCost`.
     """
 
     own: tuple[int, ...]
@@ -83,6 +84,8 @@ class ChainParameters:
     routed: tuple[int, ...]
     elsewhere: tuple[int, ...]
     accumulated: tuple[int, ...]
+    frozen_bytes: tuple[int, ...]
+    frozen_tied_bytes: tuple[int, ...]
 
     def __len__(self) -> int:
         return len(self.own)
@@ -116,13 +119,15 @@ class ChainBytes:
         """Layers without names that hold and send as much, and take no time."""
         own = self.parameters
         held = own.own, own.tied, self.stash_bytes, self.transient_bytes, self.output_bytes
-        each = zip(*held, own.routed, own.elsewhere, own.accumulated, strict=True)
+        others = own.routed, own.elsewhere, own.accumulated
+        frozen = own.frozen_bytes, own.frozen_tied_bytes
+        each = zip(*held, *others, *frozen, strict=True)
         return tuple([LayerCost("", LayerPasses(), *own) for own in each])
 
 
 _COLUMNS = attrgetter(
     *("parameters", "tied_parameters", "routed_parameters", "elsewhere_parameters"),
-    "accumulated_parameters",
+    *("accumulated_parameters", "frozen_bytes", "frozen_tied_bytes"),
     *("stash_bytes", "transient_bytes", "output_bytes"),
 )
 
@@ -169,6 +174,12 @@ def whole_parameters_of_runs(parameters: ChainParameters) -> FloatArray:
     """Count the parameters of runs of layers with the experts of the whole group."""
     own, _ = parameters_of_runs(parameters)
     return own + sums(parameters.elsewhere) if any(parameters.elsewhere) else own
+
+
+def frozen_bytes_of_runs(parameters: ChainParameters) -> FloatArray:
+    """Return what runs of layers hold of frozen weights; `held_frozen_bytes` of each."""
+    tied = parameters.frozen_tied_bytes
+    return sums(parameters.frozen_bytes) - sums(tied) + maxima(tied)
 
 
 def added_of_runs(parameters: ChainParameters, gradient_shards: int) -> FloatArray:
@@ -312,6 +323,8 @@ def states_of_runs(
 ) -> FloatArray:
     """Return the state of runs of layers, and what having a whole layer adds to their working sets.
 
+    Frozen weights are part of the state.
+
     Parameters
     ----------
     parameters
@@ -328,6 +341,8 @@ def states_of_runs(
     kinds = np.array(shards, dtype=np.float64).reshape(-1, 3)
     whole = whole_parameters_of_runs(parameters)
     states = _states(all_parameters, whole, held_bytes, kinds)
+    if any(parameters.frozen_bytes):
+        states += frozen_bytes_of_runs(parameters)
     for state, each in zip(states, shards, strict=True):
         if max(each.weights, each.gradients) > 1:
             counts = zip(parameters.own, parameters.elsewhere, strict=True)

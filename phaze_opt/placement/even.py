@@ -98,6 +98,7 @@ def _cost(layer: LayerCost) -> tuple[float, ...]:
         layer.paired_s,
         layer.parameters,
         layer.accumulated_parameters,
+        layer.frozen_bytes,
         layer.stash_bytes,
         layer.transient_bytes,
         layer.output_bytes,

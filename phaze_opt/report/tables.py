@@ -183,8 +183,10 @@ def workload_tables(workload: Workload) -> RenderableType:
 
 def summary_tables(summary: WorkloadSummary) -> RenderableType:
     """Show one captured variant: its layers, and their operators by kind."""
+    is_partly_frozen = any(layer.frozen_parameters for layer in summary.layers)
     layers = grid(
-        *("layer", ">count", ">parameters", ">stash: none", ">selective", ">full", ">output")
+        *("layer", ">count", ">parameters", *([">trained"] if is_partly_frozen else [])),
+        *(">stash: none", ">selective", ">full", ">output"),
     )
     operators = grid("layer", "pass", ">FLOPs", "operators")
     for layer in summary.layers:
@@ -195,6 +197,11 @@ def summary_tables(summary: WorkloadSummary) -> RenderableType:
             name,
             str(layer.count),
             f"{layer.parameters:,}",
+            *(
+                [f"{layer.parameters - (layer.frozen_parameters or 0):,}"]
+                if is_partly_frozen
+                else []
+            ),
             *(format_bytes(size) for size in (stash.none, stash.selective, stash.full)),
             format_bytes(layer.output_bytes),
         )

@@ -105,12 +105,13 @@ class Passes:
         passes = {name: max(own_s, host_s[name]) for name, own_s in device_s.items()}
         copies = copies_s(parameters, training, rates.hbm_bytes_per_s)
         forward_s, backward_s = passes["forward"] + copies[0], passes["backward"] + copies[1]
-        again_s = self._again_s(passes)
+        again_s = self._again_s(graphs, passes)
         if sent_s == 0.0:
             return forward_s, backward_s + again_s
         share = self._core_share(rates.calibration.collective_core_share)
         together_s, launched_s = (
-            each["forward"] + each["backward"] + self._again_s(each) for each in (device_s, host_s)
+            each["forward"] + each["backward"] + self._again_s(graphs, each)
+            for each in (device_s, host_s)
         )
         pair_s = float(paired_s(together_s + sum(copies), sent_s, share, launched_s))
         parts = PARTS[training.recompute]
@@ -118,8 +119,10 @@ class Passes:
         again_s = min(again_s, parts["recompute"] * pair_s)
         return min(forward_s, parts["forward"] * pair_s), backward_s + again_s
 
-    def _again_s(self, passes: Mapping[str, float]) -> float:
-        """Return what runs again before the backward."""
+    def _again_s(self, graphs: Mapping[str, OperatorGraph], passes: Mapping[str, float]) -> float:
+        """Return what runs again before the backward, if there is one."""
+        if not graphs["backward"].operators:
+            return 0.0
         return {
             "none": 0.0,
             "selective": passes.get("recompute", 0.0),

@@ -12,6 +12,7 @@ from phaze_opt.checked import shown
 from phaze_opt.choices import AttentionKind
 from phaze_opt.errors import InputError
 from phaze_opt.workload.experts import Experts, LatentAttention
+from phaze_opt.workload.trained import Trained
 
 TENSOR_DEGREES = (1, 2, 4, 8)
 """Tensor degrees that are considered: up to the devices of one server (Megatron-LM)."""
@@ -140,7 +141,10 @@ class TransformerConfig:
         How ``query_key_norm`` differs from one of every head with weights: one norm over all heads
         (OLMoE), or without weights (Llama 4).
 
-    The last four are left out of the JSON of a shape that does not have them.
+    trained
+        What of it is trained, where it is not all.
+
+    The last five are left out of the JSON of a shape that does not have them.
     """
 
     layers: int
@@ -188,6 +192,7 @@ class TransformerConfig:
     latent: LatentAttention | UnsetType = UNSET
     sinks: Literal[True] | UnsetType = UNSET
     head_norm: Literal["whole", "unweighted"] | UnsetType = UNSET
+    trained: Trained | UnsetType = UNSET
 
     def __post_init__(self) -> None:
         for name in ("layers", "hidden", "heads", "sequence", "vocabulary"):
@@ -246,6 +251,17 @@ class TransformerConfig:
         if (self.experts or self.latent or self.sinks) and self.encoder_layers:
             raise InputError(
                 "Experts, latent attention and attention sinks need a model without an encoder."
+            )
+        if self.trained and (self.experts or self.encoder_layers):
+            kind = "experts" if self.experts else "an encoder and a decoder"
+            raise InputError(
+                f"frozen parts and adapters are counted of models that are one chain of dense "
+                f"blocks, but this one has {kind}; leave out frozen and lora_rank."
+            )
+        if self.trained and self.trained.lora_rank and self.latent:
+            raise InputError(
+                "lora_rank is given, but adapters beside the layers of latent attention are not "
+                "counted; leave it out."
             )
         if self.windows and (len(self.windows) != self.layers or min(self.windows) < 0):
             raise InputError(
@@ -331,8 +347,28 @@ class TransformerConfig:
         return -(-self.vocabulary // multiple) * multiple
 
     def divides(self, tensor_degree: int) -> bool:
-        """Say whether ``tensor_degree`` devices share heads and feed-forward network evenly."""
-        return math.gcd(self.heads, self.key_value_heads, *self._widths) % tensor_degree == 0
+        """Say whether ``tensor_degree`` devices share heads and feed-forward network evenly.
+
+        They share the rank of adapters, and the columns that those beside row-parallel layers make.
+        """
+        return self._most_shares % tensor_degree == 0
+
+    @property
+    def _most_shares(self) -> int:
+        """Greatest common divisor of all that a tensor-parallel group shares out."""
+        heads = self.heads, self.key_value_heads
+        return math.gcd(*heads, *self._widths, *self._adapter_edges)
+
+    @property
+    def _adapter_edges(self) -> tuple[int, ...]:
+        """What a group shares out of adapters: their rank, and the width of what they add to."""
+        if not (self.trained and self.trained.lora_rank):
+            return ()
+        return self.trained.lora_rank, self.hidden
+
+    def adapter_rank(self, target: str) -> int:
+        """Return the rank of the adapter beside a linear layer of a block; 0 where none is."""
+        return self.trained.rank_of(target) if self.trained else 0
 
     @property
     def _widths(self) -> tuple[int, ...]:
@@ -354,12 +390,13 @@ class TransformerConfig:
             If the tensor degree does not divide the model; the message names those that do.
         """
         if tensor_degree < 1 or not self.divides(tensor_degree):
-            shared = math.gcd(self.heads, self.key_value_heads, *self._widths)
+            shared = self._most_shares
             widths = " and ".join(map(str, self._widths))
+            adapters = f", rank {self._adapter_edges[0]}" if self._adapter_edges else ""
             allowed = ", ".join(str(n) for n in range(1, shared + 1) if shared % n == 0)
             raise InputError(
                 f"{model} cannot be split over {tensor_degree} devices: its {self.heads} heads, "
-                f"{self.key_value_heads} key-value heads and feed-forward width {widths} "
+                f"{self.key_value_heads} key-value heads{adapters} and feed-forward width {widths} "
                 f"have only the common divisors {allowed}."
             )
         if sequence_parallel and self.sequence % tensor_degree:

@@ -488,6 +488,11 @@ class Layer:
     expert_groups
         Into how many groups the experts are divided, and from how many of them those of a token
         are chosen; not set where from all.
+    frozen_parameters
+        Number of ``parameters`` that are not trained: they have no gradient and no state; not set
+        where all are.
+    frozen_tied_parameters
+        Number of ``tied_parameters`` among them; not set where there are none.
     """
 
     name: str
@@ -502,6 +507,24 @@ class Layer:
     output_bytes: Size
     routed_parameters: Size | UnsetType = UNSET
     expert_groups: tuple[Positive, Positive] | UnsetType = UNSET
+    frozen_parameters: Size | UnsetType = UNSET
+    frozen_tied_parameters: Size | UnsetType = UNSET
+
+    @property
+    def has_backward(self) -> bool:
+        """Whether anything runs backward: not where neither it nor what is before it is trained.
+
+        Such a layer keeps nothing for a backward, and nothing of it runs again.
+        """
+        return bool(self.backward.operators)
+
+    @property
+    def training_flops(self) -> int:
+        """As `WorkloadVariant.training_flops`, of a layer of a partly frozen model."""
+        attends = any(each.attention for each in self.backward.operators)
+        attention = sum(each.model_flops for each in self.forward.operators if each.attention)
+        others = sum(each.model_flops for each in self.backward.operators if not each.attention)
+        return self.forward.flops + others + 2 * attends * attention
 
 
 @hashed_once
@@ -566,6 +589,23 @@ class WorkloadVariant:
             count * layer.forward.flops
             for count, layer in zip(self.counts, self.layers, strict=True)
         )
+
+    @property
+    def is_partly_frozen(self) -> bool:
+        """Whether some of the parameters are not trained."""
+        return any(layer.frozen_parameters for layer in self.layers)
+
+    @property
+    def training_flops(self) -> float:
+        """GEMM FLOPs that training asks for, as `forward_flops`: three times as many if all train.
+
+        Of a partly frozen model those of the captured backward count; of fused attention, whose
+        backward computes its scores again, twice those of the forward.
+        """
+        if not self.is_partly_frozen:
+            return 3.0 * self.forward_flops
+        counted = zip(self.counts, self.layers, strict=True)
+        return float(sum(count * layer.training_flops for count, layer in counted))
 
     @property
     def masked_flops_share(self) -> float:

@@ -104,8 +104,10 @@ class _Parts:
         return self.layer.forward
 
     def again(self, names: Iterable[str]) -> Layer:
-        """Return the layer with parts that selective recompute runs again."""
+        """Return the layer with parts that selective recompute runs again, before a backward."""
         layer = self.layer
+        if not layer.has_backward:
+            return layer
         own = {name.removeprefix(f"{layer.name}.") for name in names}
         chosen = {name: operators for name, operators in self.operators.items() if name in own}
         runs = set().union(*chosen.values())

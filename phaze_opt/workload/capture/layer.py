@@ -78,11 +78,30 @@ def capture_layer(
     expert_groups
         See `Layer`.
     """
-    model = TracedModel(trace(module, inputs))
+    model = TracedModel(_trace(module, inputs))
     parameters = sum(parameter.numel() for parameter in module.parameters())
+    frozen = sum(p.numel() for p in module.parameters() if not p.requires_grad)
     layer = model.layer(name, model.whole, parameters, tied_parameters)
-    groups = expert_groups or UNSET
-    return replace(layer, routed_parameters=routed_parameters or UNSET, expert_groups=groups)
+    return replace(
+        layer,
+        routed_parameters=routed_parameters or UNSET,
+        expert_groups=expert_groups or UNSET,
+        frozen_parameters=frozen or UNSET,
+    )
+
+
+def _trace(module: nn.Module, inputs: Sequence[torch.Tensor]) -> Trace:
+    """Trace a layer, of which neither the parameters nor the inputs may need gradients."""
+    parameters = list(module.parameters())
+    if any(tensor.requires_grad for tensor in (*parameters, *inputs)):
+        return trace(module, inputs)
+    for parameter in parameters:
+        parameter.requires_grad_()
+    try:
+        return trace(module, inputs).without_backward()
+    finally:
+        for parameter in parameters:
+            parameter.requires_grad_(False)
 
 
 class TracedModel:
@@ -112,10 +131,13 @@ class TracedModel:
         gradients = _handed_over(self.backward, part.backward, wanted)
         stash = self._stash(part)
         chosen = selective_recompute(self.forward, part.forward, stash)
+        if not part.backward:
+            chosen = RecomputePlan(set(), [])
+        again = part.forward if part.backward else []
         plans = (
             RecomputePlan(stash, []),
             RecomputePlan(self._activations(chosen.kept), chosen.nodes),
-            RecomputePlan(self.inputs(part), part.forward),
+            RecomputePlan(self.inputs(part) if part.backward else set(), again),
         )
         working_set = partial(self._working_set, part, (outputs, gradients), stash)
         leaving = outputs | self._kept, gradients | _bases(self.backward, self.backward.outputs)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import torch
+from msgspec import UNSET
 from torch import Tensor, fx, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional
@@ -108,6 +109,9 @@ class _ModuleTracer:
         parameters = dict(module.named_parameters())
         names = {id(parameter): name for name, parameter in parameters.items()}
         self._sizes = {name: parameter.numel() for name, parameter in parameters.items()}
+        self._frozen = frozenset(
+            name for name, parameter in parameters.items() if not parameter.requires_grad
+        )
         self._held = {
             name: frozenset(names[id(parameter)] for parameter in layer.parameters())
             for name, layer in self.layers.items()
@@ -146,7 +150,8 @@ class _ModuleTracer:
         model = TracedModel(trace_function(run, tensors, self._arguments))
         parts = cut_into_layers(model, self.segments.names)
         with unknown_products_located(run_once):
-            layers = _layers(model, parts, self._sizes, self._closed_segments(repeats))
+            closed = self._closed_segments(repeats)
+            layers = _layers(model, parts, self._sizes, self._frozen, closed)
         return _Cut(
             names=tuple(parts),
             layers=layers,
@@ -314,6 +319,7 @@ def _layers(
     model: TracedModel,
     parts: Mapping[str, LayerNodes],
     sizes: Mapping[str, int],
+    frozen: frozenset[str],
     closed: Mapping[int, frozenset[str]],
 ) -> tuple[Layer, ...]:
     """Return the layer of every part, without a name.
@@ -324,6 +330,8 @@ def _layers(
         The traced module and what it was cut into.
     sizes
         Elements of every parameter.
+    frozen
+        Parameters that are not trained.
     closed
         Parameters of the closed calls, which their operators do not read, by segment.
     """
@@ -332,12 +340,16 @@ def _layers(
         for part in parts.values()
     ]
     holders = Counter(parameter for held in holdings for parameter in held)
+    shared = {parameter for parameter, count in holders.items() if count > 1}
+
+    def count(parameters: Set[str]) -> int:
+        return sum(sizes[parameter] for parameter in parameters)
+
     return tuple(
-        model.layer(
-            "",
-            part,
-            parameters=sum(sizes[parameter] for parameter in held),
-            tied_parameters=sum(sizes[parameter] for parameter in held if holders[parameter] > 1),
+        replace(
+            model.layer("", part, count(held), count(held & shared)),
+            frozen_parameters=count(held & frozen) or UNSET,
+            frozen_tied_parameters=count(held & frozen & shared) or UNSET,
         )
         for part, held in zip(parts.values(), holdings, strict=True)
     )
