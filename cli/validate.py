@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from phaze_opt.choices import ValidationGroup
+from phaze_opt.errors import InputError
 
 from .output import ForceOption, JsonOption, check_outputs, print_json, print_table, say
 
@@ -32,13 +33,30 @@ def validate(
         Path | None,
         typer.Option("--plot", metavar="HTML", help="Plot predicted against measured."),
     ] = None,
+    expressible: Annotated[
+        bool,
+        typer.Option(
+            "--expressible",
+            help="Count the published training runs that can be expressed, and why others cannot; "
+            "predicts nothing.",
+        ),
+    ] = False,
     force: ForceOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Compare the model with every built-in measured row.
 
-    Examples: phaze-opt validate; phaze-opt validate training --rows
+    Examples: phaze-opt validate; phaze-opt validate training --rows; phaze-opt validate
+    --expressible
     """
+    if expressible:
+        if group not in (None, "training") or rows or every or plot is not None:
+            raise InputError(
+                "--expressible counts training runs and predicts nothing; leave out other groups, "
+                "--rows, --all and --plot."
+            )
+        _show_expressible(as_json)
+        return
     from phaze_opt.validation import registry
 
     check_outputs(plot, force=force)
@@ -52,6 +70,18 @@ def validate(
         print_json(_plain(validations))
     else:
         _show(validations, rows, every)
+
+
+def _show_expressible(as_json: bool) -> None:
+    """Print how many published training runs can be expressed."""
+    from phaze_opt.report.validation import expressible_tables, expressible_to_builtins
+    from phaze_opt.validation.expressible import count_expressible
+
+    counted = count_expressible()
+    if as_json:
+        print_json(expressible_to_builtins(counted))
+    else:
+        print_table(expressible_tables(counted))
 
 
 def _plain(validations: Sequence[Validation]) -> list[dict[str, Any]]:

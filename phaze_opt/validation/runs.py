@@ -41,7 +41,10 @@ from phaze_opt.validation.measured import ValidationRow, ValidationTable
 from phaze_opt.validation.reserved import kept_bytes
 from phaze_opt.workload.zoo import load_workload
 
-_FILES = ("training.csv", "training_experts.csv", "training_context.csv")
+_FILES = (
+    *("training.csv", "training_experts.csv", "training_context.csv"),
+    "training_adapters.csv",
+)
 _MEASURED = ("measured_s", "measured_memory_bytes")
 _NOT_OPTIONS = ("table", "case", "trust", "repeats", "source", *_MEASURED)
 """Columns that say something of the measurement, not of how the model ran."""
@@ -242,6 +245,8 @@ def _as_it_may_have_run(options: dict[str, str]) -> Iterator[tuple[CostedPoint, 
         microbatch=microbatches,
         sequence_parallel=sequence_parallel,
         context_parallel=(context,),
+        lora_rank=int(options.get("lora_rank") or 0),
+        lora_targets=(options.get("lora_targets") or "").split(),
     )
     schedules: dict[str, Schedule] = {}
     chunks = (int(count) for count in options["interleave"].split())

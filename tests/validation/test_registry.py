@@ -33,14 +33,18 @@ PUBLISHED = {
     "maxtext": 16,
     "tpu-recipes": 5,
     "misc": 14,
-    "megatron-bridge": 100,
+    "megatron-bridge": 96,
+    "megatron-bridge-lora": 4,
     "megatron-bridge-experts": 27,
     "mlperf": 23,
     "automodel": 6,
-    "megatron-moe": 5,
+    "megatron-moe": 6,
 }
 """Rows of the tables of training runs as they were collected."""
-TRAINING = "training.csv", "training_experts.csv", "training_context.csv"
+TRAINING = (
+    *("training.csv", "training_experts.csv", "training_context.csv"),
+    "training_adapters.csv",
+)
 """Files of training runs that are expressed."""
 BEST_PRODUCTS = 20
 """Rows of the table of fastest products, in two precisions."""
