@@ -96,4 +96,5 @@ def _bare_layer(layer: Layer, training: Training, fusion: FusionMode) -> LayerCo
         accumulated_parameters=accumulated_parameters(layer.backward),
         frozen_bytes=math.ceil(frozen * weight_bytes),
         frozen_tied_bytes=math.ceil(frozen_tied * weight_bytes),
+        returns_gradient=layer.has_backward,
     )

@@ -81,6 +81,9 @@ class LayerCost:
         own full stash.
     output_bytes
         Activation to the next layer (and gradient back).
+    returns_gradient
+        Whether that gradient comes back, which the layer or one before it needs where it is
+        trained.
     routed_parameters, elsewhere_parameters
         Those among ``parameters`` that are a share of the routed experts, and the shares that the
         other devices of the expert-parallel group have; 0 where experts are not shared out.
@@ -106,6 +109,7 @@ class LayerCost:
     accumulated_parameters: int = 0
     frozen_bytes: int = 0
     frozen_tied_bytes: int = 0
+    returns_gradient: bool = True
     paired_s: float = 0.0
 
     def with_fields(self, **changes: object) -> LayerCost:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from phaze_opt.on_demand import cached_property
 from phaze_opt.passes.bare_layers import (
@@ -144,7 +144,16 @@ class EstimatedDegree:
         cache
             Schedules by content; solved ones are added.
         """
-        passes = run_layers(self.layers, self.training, cache)
+        passes = tuple(
+            [
+                scheduled if layer.has_backward else replace(scheduled, again=None)
+                for layer, scheduled in zip(
+                    self.variant.layers,
+                    run_layers(self.layers, self.training, cache),
+                    strict=True,
+                )
+            ]
+        )
         distinct = self._layer_costs([own.costs for own in passes])
         return DegreeCost(self.variant, self.training, passes, distinct, self._host_s)
 

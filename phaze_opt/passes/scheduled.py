@@ -195,9 +195,7 @@ def run_layers(
         passes = {
             estimated.direction: _run_pass(estimated, cache, method) for estimated in of_layer
         }
-        # Nothing runs again where nothing runs backward; see `phaze_opt.passes.graphs.again_in`.
-        has_backward = bool(passes["backward"].graph.operators)
-        return ScheduledLayer(passes, AGAIN[training.recompute] if has_backward else None)
+        return ScheduledLayer(passes, AGAIN[training.recompute])
 
     return tuple(map(run, layers.passes))
 

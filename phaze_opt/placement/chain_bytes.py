@@ -99,8 +99,8 @@ class ChainBytes:
     ----------
     parameters
         Of the layers.
-    stash_bytes, transient_bytes, output_bytes
-        Of each layer, see `phaze_opt.placement.placement_problem.LayerCost`.
+    stash_bytes, transient_bytes, output_bytes, returns
+        Of each layer, see `phaze_opt.passes.layer_cost.LayerCost`.
     edges
         Between layers.
     """
@@ -109,6 +109,7 @@ class ChainBytes:
     stash_bytes: tuple[int, ...]
     transient_bytes: tuple[int, ...]
     output_bytes: tuple[int, ...]
+    returns: tuple[bool, ...]
     edges: tuple[tuple[int, int], ...]
 
     def __len__(self) -> int:
@@ -121,14 +122,14 @@ class ChainBytes:
         held = own.own, own.tied, self.stash_bytes, self.transient_bytes, self.output_bytes
         others = own.routed, own.elsewhere, own.accumulated
         frozen = own.frozen_bytes, own.frozen_tied_bytes
-        each = zip(*held, *others, *frozen, strict=True)
+        each = zip(*held, *others, *frozen, self.returns, strict=True)
         return tuple([LayerCost("", LayerPasses(), *own) for own in each])
 
 
 _COLUMNS = attrgetter(
     *("parameters", "tied_parameters", "routed_parameters", "elsewhere_parameters"),
     *("accumulated_parameters", "frozen_bytes", "frozen_tied_bytes"),
-    *("stash_bytes", "transient_bytes", "output_bytes"),
+    *("stash_bytes", "transient_bytes", "output_bytes", "returns_gradient"),
 )
 
 
@@ -149,11 +150,11 @@ def _chain(
     edges: tuple[tuple[int, int], ...],
 ) -> ChainBytes:
     """Write the layers of some kinds out."""
-    *held, stash, transient, output = zip(*(distinct[kind] for kind in which), strict=True)
+    *held, stash, transient, output, returns = zip(*(distinct[kind] for kind in which), strict=True)
     parameters = _parameters.get(tuple(held))
     if parameters is None:
         parameters = _parameters[tuple(held)] = ChainParameters(*held)
-    return ChainBytes(parameters, stash, transient, output, edges)
+    return ChainBytes(parameters, stash, transient, output, returns, edges)
 
 
 # Tables are looked up by the object, so that long tuples are compared once for all of them. What
@@ -420,6 +421,7 @@ def _messages(
         np.array(list(chain.from_iterable(consumers.values())), dtype=np.int64),
         np.array([seconds[size_bytes] for size_bytes in sizes_bytes]),
         np.array([fastest[size].all_sent_per_byte * size for size in sizes_bytes]),
+        np.array([layers.returns[source] for source in consumers], dtype=np.bool_),
     )
 
 

@@ -244,6 +244,7 @@ def _merged_layers(
                 accumulated_parameters=parameters - added_parameters(own),
                 frozen_bytes=held_frozen_bytes(own),
                 frozen_tied_bytes=max([layer.frozen_tied_bytes for layer in own]),
+                returns_gradient=own[-1].returns_gradient,
             )
         )
     return tuple(merged_layers)

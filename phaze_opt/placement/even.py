@@ -102,6 +102,7 @@ def _cost(layer: LayerCost) -> tuple[float, ...]:
         layer.stash_bytes,
         layer.transient_bytes,
         layer.output_bytes,
+        layer.returns_gradient,
     )
 
 

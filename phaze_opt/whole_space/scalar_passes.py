@@ -60,6 +60,7 @@ class Passes:
         self._layers = [
             (
                 layer.parameters,
+                layer.has_backward,
                 {
                     name: fuse_once(graph, fusion)
                     for name, graph in graphs_of(layer, training).items()
@@ -88,6 +89,7 @@ class Passes:
     def _layer_s(
         self,
         parameters: int,
+        has_backward: bool,
         graphs: Mapping[str, OperatorGraph],
         launched: Mapping[str, int],
         sent_s: float,
@@ -105,13 +107,12 @@ class Passes:
         passes = {name: max(own_s, host_s[name]) for name, own_s in device_s.items()}
         copies = copies_s(parameters, training, rates.hbm_bytes_per_s)
         forward_s, backward_s = passes["forward"] + copies[0], passes["backward"] + copies[1]
-        again_s = self._again_s(graphs, passes)
+        again_s = self._again_s(passes) if has_backward else 0.0
         if sent_s == 0.0:
             return forward_s, backward_s + again_s
         share = self._core_share(rates.calibration.collective_core_share)
         together_s, launched_s = (
-            each["forward"] + each["backward"] + self._again_s(graphs, each)
-            for each in (device_s, host_s)
+            each["forward"] + each["backward"] + self._again_s(each) for each in (device_s, host_s)
         )
         pair_s = float(paired_s(together_s + sum(copies), sent_s, share, launched_s))
         parts = PARTS[training.recompute]
@@ -119,10 +120,8 @@ class Passes:
         again_s = min(again_s, parts["recompute"] * pair_s)
         return min(forward_s, parts["forward"] * pair_s), backward_s + again_s
 
-    def _again_s(self, graphs: Mapping[str, OperatorGraph], passes: Mapping[str, float]) -> float:
-        """Return what runs again before the backward, if there is one."""
-        if not graphs["backward"].operators:
-            return 0.0
+    def _again_s(self, passes: Mapping[str, float]) -> float:
+        """Return what runs again before the backward."""
         return {
             "none": 0.0,
             "selective": passes.get("recompute", 0.0),

@@ -493,6 +493,9 @@ class Layer:
         where all are.
     frozen_tied_parameters
         Number of ``tied_parameters`` among them; not set where there are none.
+    stops_gradients
+        Set where neither the layer nor what is before it is trained: no gradient comes back to it,
+        it keeps nothing for a backward, and nothing of it runs again.
     """
 
     name: str
@@ -509,14 +512,12 @@ class Layer:
     expert_groups: tuple[Positive, Positive] | UnsetType = UNSET
     frozen_parameters: Size | UnsetType = UNSET
     frozen_tied_parameters: Size | UnsetType = UNSET
+    stops_gradients: Literal[True] | UnsetType = UNSET
 
     @property
     def has_backward(self) -> bool:
-        """Whether anything runs backward: not where neither it nor what is before it is trained.
-
-        Such a layer keeps nothing for a backward, and nothing of it runs again.
-        """
-        return bool(self.backward.operators)
+        """Whether gradients come back to it."""
+        return not self.stops_gradients
 
     @property
     def training_flops(self) -> int:

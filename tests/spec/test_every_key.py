@@ -76,7 +76,11 @@ OTHER: dict[str, str] = {
     "fused_accumulation": "true",
 }
 _FP8 = {"optimizer": '"adam"', "precision": '"fp8"'}
-NEEDS: dict[str, dict[str, str]] = {"fp8_primary_weights": _FP8, "fp8_param_gather": _FP8}
+NEEDS: dict[str, dict[str, str]] = {
+    "fp8_primary_weights": _FP8,
+    "fp8_param_gather": _FP8,
+    "lora_targets": {"lora_rank": "8"},
+}
 """Keys that stand only beside others."""
 INNER: dict[type, tuple[str, dict[str, str]]] = {
     AreaSpec: (

@@ -151,7 +151,9 @@ class _ModuleTracer:
         parts = cut_into_layers(model, self.segments.names)
         with unknown_products_located(run_once):
             closed = self._closed_segments(repeats)
-            layers = _layers(model, parts, self._sizes, self._frozen, closed)
+            held = _held_by(model, parts, self._sizes, closed)
+            reached = self._reached(held, _edges(model, list(parts.values())))
+            layers = _layers(model, parts, self._sizes, self._frozen, held, reached)
         return _Cut(
             names=tuple(parts),
             layers=layers,
@@ -167,6 +169,20 @@ class _ModuleTracer:
                 inside |= self._held[name] | {f"{name}.{key}" for key, _ in layer.named_buffers()}
         inside -= self._shared.union(*(self._held[name] for name in traced))
         return {name: tensor for name, tensor in self._tensors.items() if name not in inside}
+
+    def _reached(
+        self, holdings: Sequence[Set[str]], edges: Sequence[tuple[int, int, int]]
+    ) -> list[bool]:
+        """Say to which parts gradients come back: that are trained, or after one that is.
+
+        To all of them where everything is trained, or the inputs need gradients.
+        """
+        if not self._frozen or any(argument.requires_grad for argument in self._arguments):
+            return [True] * len(holdings)
+        reached = [bool(held - self._frozen) for held in holdings]
+        for source, destination, _ in sorted(edges, key=lambda edge: edge[1]):
+            reached[destination] = reached[destination] or reached[source]
+        return reached
 
     def _closed_segments(self, repeats: Repeats | None) -> dict[int, frozenset[str]]:
         """Return the parameters of closed calls by the number of their segment."""
@@ -315,12 +331,36 @@ def _fused_norm(
     return normed
 
 
+def _held_by(
+    model: TracedModel,
+    parts: Mapping[str, LayerNodes],
+    sizes: Mapping[str, int],
+    closed: Mapping[int, frozenset[str]],
+) -> list[Set[str]]:
+    """Return the parameters that every part holds.
+
+    Parameters
+    ----------
+    model, parts
+        The traced module and what it was cut into.
+    sizes
+        Elements of every parameter.
+    closed
+        Parameters of the closed calls, which their operators do not read, by segment.
+    """
+    return [
+        (_parameters(model, part.forward) & sizes.keys()) | closed.get(part.segment, frozenset())
+        for part in parts.values()
+    ]
+
+
 def _layers(
     model: TracedModel,
     parts: Mapping[str, LayerNodes],
     sizes: Mapping[str, int],
     frozen: frozenset[str],
-    closed: Mapping[int, frozenset[str]],
+    holdings: Sequence[Set[str]],
+    reached: Sequence[bool],
 ) -> tuple[Layer, ...]:
     """Return the layer of every part, without a name.
 
@@ -332,13 +372,11 @@ def _layers(
         Elements of every parameter.
     frozen
         Parameters that are not trained.
-    closed
-        Parameters of the closed calls, which their operators do not read, by segment.
+    holdings
+        The parameters of every part.
+    reached
+        Whether gradients come back to each.
     """
-    holdings = [
-        (_parameters(model, part.forward) & sizes.keys()) | closed.get(part.segment, frozenset())
-        for part in parts.values()
-    ]
     holders = Counter(parameter for held in holdings for parameter in held)
     shared = {parameter for parameter, count in holders.items() if count > 1}
 
@@ -347,11 +385,11 @@ def _layers(
 
     return tuple(
         replace(
-            model.layer("", part, count(held), count(held & shared)),
+            model.layer("", part, count(held), count(held & shared), has_backward),
             frozen_parameters=count(held & frozen) or UNSET,
             frozen_tied_parameters=count(held & frozen & shared) or UNSET,
         )
-        for part, held in zip(parts.values(), holdings, strict=True)
+        for part, held, has_backward in zip(parts.values(), holdings, reached, strict=True)
     )
 
 
