@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
@@ -82,7 +81,6 @@ def _bare_layer(layer: Layer, training: Training, fusion: FusionMode) -> LayerCo
     others = training.expert_parallel - 1
     routed = (layer.routed_parameters or 0) if others else 0
     frozen, frozen_tied = layer.frozen_parameters or 0, layer.frozen_tied_parameters or 0
-    weight_bytes, _, _ = training.state.held_bytes
     return LayerCost(
         name=layer.name,
         passes=LayerPasses(),
@@ -94,7 +92,7 @@ def _bare_layer(layer: Layer, training: Training, fusion: FusionMode) -> LayerCo
         routed_parameters=routed,
         elsewhere_parameters=routed * others,
         accumulated_parameters=accumulated_parameters(layer.backward),
-        frozen_bytes=math.ceil(frozen * weight_bytes),
-        frozen_tied_bytes=math.ceil(frozen_tied * weight_bytes),
+        frozen_parameters=frozen,
+        frozen_tied_parameters=frozen_tied,
         returns_gradient=layer.has_backward,
     )

@@ -90,8 +90,8 @@ class LayerCost:
     accumulated_parameters
         Those among ``parameters`` whose gradients products of the backward add up, see
         `phaze_opt.workload.fused_accumulation`.
-    frozen_bytes, frozen_tied_bytes
-        Weights that are not trained, and those of them that another layer holds too.
+    frozen_parameters, frozen_tied_parameters
+        Those beside them that are not trained, and those of these that another layer holds too.
     paired_s
         Seconds of all passes together where those of two microbatches run beside one another, see
         `phaze_opt.passes.paired`; 0 where that changes nothing.
@@ -107,8 +107,8 @@ class LayerCost:
     routed_parameters: int = 0
     elsewhere_parameters: int = 0
     accumulated_parameters: int = 0
-    frozen_bytes: int = 0
-    frozen_tied_bytes: int = 0
+    frozen_parameters: int = 0
+    frozen_tied_parameters: int = 0
     returns_gradient: bool = True
     paired_s: float = 0.0
 
@@ -151,10 +151,10 @@ def local_parameters(layers: Sequence[LayerCost]) -> int:
     return sum([layer.parameters for layer in layers]) - sum(tied) + max(tied, default=0)
 
 
-def held_frozen_bytes(layers: Sequence[LayerCost]) -> int:
-    """Return the bytes of a stage's weights that are not trained, those tied among them once."""
-    tied = [layer.frozen_tied_bytes for layer in layers]
-    return sum([layer.frozen_bytes for layer in layers]) - sum(tied) + max(tied, default=0)
+def local_frozen_parameters(layers: Sequence[LayerCost]) -> int:
+    """Count a stage's parameters per device that are not trained, those tied among them once."""
+    tied = [layer.frozen_tied_parameters for layer in layers]
+    return sum([layer.frozen_parameters for layer in layers]) - sum(tied) + max(tied, default=0)
 
 
 def added_parameters(layers: Sequence[LayerCost]) -> int:

@@ -75,7 +75,7 @@ def _kept_of_short(function: F, of_long: Callable[..., object]) -> F:
 class ChainParameters:
     """Parameters of every layer per device, and those that are tied; one object as `ChainBytes`.
 
-    ``routed``, ``elsewhere``, ``accumulated``, ``frozen_bytes`` and ``frozen_tied_bytes`` are as in
+    ``routed``, ``elsewhere``, ``accumulated``, ``frozen`` and ``frozen_tied`` are as in
     `phaze_opt.passes.layer_cost.LayerCost`.
     """
 
@@ -84,8 +84,8 @@ class ChainParameters:
     routed: tuple[int, ...]
     elsewhere: tuple[int, ...]
     accumulated: tuple[int, ...]
-    frozen_bytes: tuple[int, ...]
-    frozen_tied_bytes: tuple[int, ...]
+    frozen: tuple[int, ...]
+    frozen_tied: tuple[int, ...]
 
     def __len__(self) -> int:
         return len(self.own)
@@ -121,14 +121,14 @@ class ChainBytes:
         own = self.parameters
         held = own.own, own.tied, self.stash_bytes, self.transient_bytes, self.output_bytes
         others = own.routed, own.elsewhere, own.accumulated
-        frozen = own.frozen_bytes, own.frozen_tied_bytes
+        frozen = own.frozen, own.frozen_tied
         each = zip(*held, *others, *frozen, self.returns, strict=True)
         return tuple([LayerCost("", LayerPasses(), *own) for own in each])
 
 
 _COLUMNS = attrgetter(
     *("parameters", "tied_parameters", "routed_parameters", "elsewhere_parameters"),
-    *("accumulated_parameters", "frozen_bytes", "frozen_tied_bytes"),
+    *("accumulated_parameters", "frozen_parameters", "frozen_tied_parameters"),
     *("stash_bytes", "transient_bytes", "output_bytes", "returns_gradient"),
 )
 
@@ -177,10 +177,10 @@ def whole_parameters_of_runs(parameters: ChainParameters) -> FloatArray:
     return own + sums(parameters.elsewhere) if any(parameters.elsewhere) else own
 
 
-def frozen_bytes_of_runs(parameters: ChainParameters) -> FloatArray:
-    """Return what runs of layers hold of frozen weights; `held_frozen_bytes` of each."""
-    tied = parameters.frozen_tied_bytes
-    return sums(parameters.frozen_bytes) - sums(tied) + maxima(tied)
+def frozen_of_runs(parameters: ChainParameters) -> FloatArray:
+    """Count the parameters of runs of layers that are not trained: `local_frozen_parameters`."""
+    tied = parameters.frozen_tied
+    return sums(parameters.frozen) - sums(tied) + maxima(tied)
 
 
 def added_of_runs(parameters: ChainParameters, gradient_shards: int) -> FloatArray:
@@ -342,8 +342,8 @@ def states_of_runs(
     kinds = np.array(shards, dtype=np.float64).reshape(-1, 3)
     whole = whole_parameters_of_runs(parameters)
     states = _states(all_parameters, whole, held_bytes, kinds)
-    if any(parameters.frozen_bytes):
-        states += frozen_bytes_of_runs(parameters)
+    if any(parameters.frozen):
+        states += np.ceil(frozen_of_runs(parameters) * held_bytes[0])
     for state, each in zip(states, shards, strict=True):
         if max(each.weights, each.gradients) > 1:
             counts = zip(parameters.own, parameters.elsewhere, strict=True)

@@ -26,7 +26,7 @@ from phaze_opt.passes.layer_cost import (
     LayerPasses,
     PassCost,
     added_parameters,
-    held_frozen_bytes,
+    local_frozen_parameters,
     local_parameters,
 )
 from phaze_opt.placement.best import layout_fits
@@ -242,8 +242,8 @@ def _merged_layers(
                 max([layer.transient_bytes for layer in own]),
                 own[-1].output_bytes,
                 accumulated_parameters=parameters - added_parameters(own),
-                frozen_bytes=held_frozen_bytes(own),
-                frozen_tied_bytes=max([layer.frozen_tied_bytes for layer in own]),
+                frozen_parameters=local_frozen_parameters(own),
+                frozen_tied_parameters=max([layer.frozen_tied_parameters for layer in own]),
                 returns_gradient=own[-1].returns_gradient,
             )
         )

@@ -48,13 +48,14 @@ class ChainSums(NamedTuple):
         """Add up layers with some work each, of which replicas share nothing out."""
         tied = np.array([layer.tied_parameters for layer in layers], dtype=np.float64)
         own = np.array([layer.parameters for layer in layers], dtype=np.float64) - tied
-        frozen = np.array([layer.frozen_bytes for layer in layers], dtype=np.float64)
-        frozen_tied = np.array([layer.frozen_tied_bytes for layer in layers], dtype=np.float64)
+        frozen = np.array([layer.frozen_parameters for layer in layers], dtype=np.float64)
+        frozen_tied = np.array([layer.frozen_tied_parameters for layer in layers], dtype=np.float64)
+        weight_bytes = optimizer.held_bytes[0]
         return cls(
             _sums(work_s),
-            _sums(own * sum(optimizer.held_bytes) + (frozen - frozen_tied)),
+            _sums(own * sum(optimizer.held_bytes) + (frozen - frozen_tied) * weight_bytes),
             _sums([layer.stash_bytes for layer in layers]),
-            tied * sum(optimizer.held_bytes) + frozen_tied,
+            tied * sum(optimizer.held_bytes) + frozen_tied * weight_bytes,
             np.array([layer.transient_bytes for layer in layers], dtype=np.float64),
         )
 

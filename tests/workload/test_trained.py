@@ -148,7 +148,7 @@ def test_adapters_have_rank_times_inputs_and_outputs(
         assert _gradients(own) == _trained(own)
         rows = TOKENS
         assert own.forward.flops - before.forward.flops == 2 * rows * _trained(own)
-    config = replace(model_config(LLAMA), trained=trained_parts((), rank, chosen))
+    config = replace(model_config(LLAMA), trained=Trained((), rank, chosen))
     more = count_parameters(config) - count_parameters(model_config(LLAMA))
     assert more == LAYERS * expected
 
@@ -207,7 +207,7 @@ def test_nothing_frozen_is_captured_under_the_same_name() -> None:
     assert trained_parts() is None
     key = CaptureKey(model_config("llama3-8b"), 1, 1, False)
     assert b"trained" not in to_json(key)
-    own = CaptureKey(replace(key.config, trained=trained_parts(["embedding"])), 1, 1, False)
+    own = CaptureKey(replace(key.config, trained=Trained(("embedding",))), 1, 1, False)
     assert b"trained" in to_json(own) and file_name(own) != file_name(key)
 
 
