@@ -11,6 +11,7 @@ Modules
 ``experts``        mixtures of experts and latent attention: shapes, and grouped products
 ``expert_parallel``  a captured model whose routed experts are shared out among devices
 ``context_parallel``  a captured model whose sequences are shared among devices
+``trained``        what of a model is trained: frozen parts, and low-rank adapters
 ``model_string``   the shape from ``gpt:...``, ``llama:...`` and ``moe:...``
 ``huggingface``    the shape from a Hugging Face ``config.json``; ``huggingface_families`` has a row
                    for every ``model_type``, ``huggingface_experts`` those of mixtures of experts,
@@ -31,6 +32,8 @@ Formula -> function
 -------------------
 FLOPs of a product                       -> `graph.Gemm.flops`
 FLOPs that the model asks for            -> `graph.Operator.model_flops`, `experts.surplus_flops`
+FLOPs of training a partly frozen model  -> `graph.WorkloadVariant.training_flops`
+layers that gradients come back to       -> `trained.roles_of`
 rows that a grouped product computes     -> `experts.rows_of_expert`
 stash and operators of recomputed parts  -> `recompute_parts`
 keys and values that devices of a

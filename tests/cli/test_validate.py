@@ -68,3 +68,19 @@ def test_a_plot_is_written(phaze: Phaze) -> None:
     ran = phaze("validate", "operators", "--plot", "plot.html")
     assert ran.code == 0 and "plot.html" in ran.err
     assert Path("plot.html").stat().st_size > 100_000
+
+
+def test_published_runs_are_counted_by_whether_they_can_be_expressed(phaze: Phaze) -> None:
+    """As text and as data, which add up; nothing is predicted, and other questions are refused."""
+    counted = phaze("validate", "--expressible", "--json").json
+    parts = ("compared", "compared_over_options", "undetermined", "inexpressible")
+    for each in (counted, *counted["publications"]):
+        assert each["rows"] == sum(each[part] for part in parts)
+        assert each["expressible"] == each["rows"] - each["inexpressible"]
+    assert counted["rows"] == sum(each["rows"] for each in counted["publications"])
+    assert counted["expressible_share"] == counted["expressible"] / counted["rows"]
+    assert {each["kind"] for each in counted["reasons"]} == {"program", "publication"}
+    shown = phaze("validate", "training", "--expressible").out
+    assert f"{counted['expressible']} of {counted['rows']} can be expressed" in shown
+    for refused in (("memory",), ("--rows",), ("--all",), ("--plot", "plot.html")):
+        assert phaze("validate", "--expressible", *refused).code == 2

@@ -15,6 +15,7 @@ Modules
 ``tensor_parallel``      split linear layers and loss, with their collectives in both directions
 ``kernels``              fused kernels that ATen lacks: attention, rotary positions, norm, loss
 ``expert_kernels``       routing, grouped products and activation of experts
+``adapter_kernels``      products of low-rank adapters
 ``user_module``          the user's own module: `user_module.capture`
 ``module_trace``         one microbatch of a whole module, traced and cut
 ``repeated_layers``      a deep module's equal layers, traced once
@@ -44,5 +45,7 @@ stash under selective recompute          -> `selective_recompute.selective_recom
 transient memory (peak of live tensors)  -> `working_set.peak_bytes`, fused `working_set.fuse_steps`
 compulsory HBM bytes of an operator      -> `layer._read_elements`, `layer._written_elements`
 collectives of a block                   -> `tensor_parallel.sum_over_group`
+collectives of an adapter                -> `tensor_parallel.ColumnAdapter`, `RowAdapter`
+what has no weight gradient              -> ``requires_grad`` in `layer`, `module_trace`
 activations between layers               -> `layer.TracedModel.outputs`
 """
