@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -14,7 +15,12 @@ from phaze_opt.evaluation import Evaluation, evaluate
 from phaze_opt.explanation.explain import explain
 from phaze_opt.hardware.presets import load_accelerator
 from phaze_opt.named_point import named_point
+from phaze_opt.network.presets import load_cluster
+from phaze_opt.placement.chain_bytes import chain_bytes, held_by_runs
+from phaze_opt.placement.deep_stages import ChainSums
+from phaze_opt.placement.memory import Shards, stage_memory
 from phaze_opt.placement.placement_problem import Stage
+from phaze_opt.point import bare_problem
 from phaze_opt.spec.freezing import freeze
 from phaze_opt.spec.space import Space
 from phaze_opt.spec.study_spec import StudySpec
@@ -27,6 +33,16 @@ BLOCK = 512 * (512 + 2 * 256) + 512 * 512 + 3 * 512 * 1408 + 2 * 512
 PARTS = "embedding", "block.0", "block.*.feed_forward", "block.*.attention", "block.[123]", "head"
 FROZEN = (("embedding",), PARTS[:2], PARTS[2:4], ("embedding", "block"), ("block.[0-3]", "head"))
 RUN: dict[str, Any] = {"devices": 8}
+
+
+TIED = "gpt:layers=6,hidden=64,heads=4,sequence=64,vocab=512"
+
+
+def _tied(frozen: tuple[str, ...]) -> tuple[str, ...]:
+    """Return patterns of the tied model, which freeze the words in both layers or in none."""
+    if {"embedding", "head"} & {*frozen}:
+        return (*frozen, "embedding.words", "head.vocabulary")
+    return frozen
 
 
 def _evaluated(placement: Any, options: dict[str, Any], **changes: Any) -> Evaluation:
@@ -47,7 +63,7 @@ def _stages(evaluation: Evaluation) -> tuple[Stage, ...]:
 PLACEMENTS = ((1, 8, 1), (2, 4, 1), (4, 2, 1), (2, 2, 2), "solve")
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=5, deadline=None)
 @given(
     st.sampled_from(FROZEN),
     st.sampled_from(PLACEMENTS),
@@ -190,3 +206,39 @@ def test_a_study_freezes_its_models() -> None:
     with pytest.raises(InputError, match="zero is 3"):
         solved = Space("tpuv4-lanes", num_tc=[2, 8], zero={"solve": [0, 3]})
         StudySpec(**spec, space=solved, frozen=("embedding",))
+
+
+@settings(max_examples=6, deadline=None)
+@given(st.sampled_from(FROZEN), st.booleans(), st.sampled_from([1, 4]), st.sampled_from([0, 1]))
+def test_the_tables_of_stages_hold_what_stages_do(
+    frozen: tuple[str, ...], narrow: bool, data: int, zero: int
+) -> None:
+    """Of every run of layers, and where the chain is too deep for tables; tied weights once."""
+    variant = load_workload(TIED, frozen=_tied(frozen), microbatch=(1,)).variants[0]
+    recipe: dict[str, Any] = {"precision": "mxfp8"} if narrow else {}
+    training = Training(16, optimizer="adam", zero=zero, **recipe)
+    cluster = load_cluster("dgx-h100", 8)
+    problem = bare_problem(variant, cluster, training, "elementwise")
+    layers, optimizer = problem.layers[1], training.state
+    shards = Shards.of(zero, data)
+    held = held_by_runs(chain_bytes(problem, 1), optimizer, shards, 1e12)
+    sums = ChainSums.of(layers, np.zeros(len(layers)), optimizer)
+    for i in range(len(layers)):
+        for j in range(i + 1, len(layers) + 1):
+            own = stage_memory(layers[i:j], 1, optimizer, shards)
+            assert held.resident_bytes[i, j] == own.total - own.stash
+            if zero:
+                continue
+            deep = sums.state_bytes[j] - sums.state_bytes[i] + sums.tied_bytes[i:j].max()
+            assert deep == pytest.approx(own.total - own.stash - own.transient, abs=4)
+
+
+def test_shared_sequences_change_no_model_flops() -> None:
+    """Neither those of frozen products nor of adapters and attention."""
+    flops = {}
+    for context, kind in ((1, "ring"), (2, "ring"), (4, "a2a"), (2, "gather")):
+        options: dict[str, Any] = {"context_parallel": context, "context_kind": kind}
+        found = _evaluated((1, 8 // context, 1), {"lora_rank": 8}, **options)
+        assert found.tflops_per_device is not None
+        flops[context, kind] = found.tflops_per_device * _time_s(found)
+    assert len({round(each, 9) for each in flops.values()}) == 1
