@@ -20,6 +20,7 @@ from phaze_opt.spec.space import Space
 from phaze_opt.spec.study_spec import AreaSpec, ConstraintSpec, SearchSpec, StudySpec
 from phaze_opt.spec.template import sizes_around
 from phaze_opt.training import Training
+from phaze_opt.workload.trained import trained_parts
 from phaze_opt.workload.zoo import tensor_degrees
 
 from .controls import controls
@@ -110,7 +111,8 @@ def as_study(options: PointOptions, point: Point) -> str:
         devices=options.devices,
         sequence=options.sequence,
         attention=options.attention,
-        tensor_parallel=tensor_degrees(options.model),
+        **options.trained,
+        tensor_parallel=tensor_degrees(options.model, trained_parts(**options.trained)),
         placement="expert" if options.placement == "expert" else "solve",
         baselines=(options.accelerator,),
         space=Space(options.accelerator, **axes),
@@ -174,6 +176,8 @@ def _python_options(options: PointOptions, point: Point) -> Iterator[tuple[str, 
         name = _PYTHON_NAMES.get(field.name, field.name)
         # The objects have their own number of devices, and what software sets is in the point.
         value = getattr(point, name, getattr(options, field.name))
+        if name == "lora_targets" and value:
+            value = options.trained[name]
         stated = value != getattr(field, "default", None) and name != "devices"
         if name in taken and field.default is not dataclasses.MISSING and stated:
             yield name, options.placement if name == "placement" else value

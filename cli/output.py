@@ -54,6 +54,42 @@ PointChangesOption = Annotated[
 ]
 
 
+FrozenOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="Do not train parameters or modules of this name; * is any letters between two dots: "
+        "embedding, block.*.feed_forward. Repeat for more.",
+        metavar="PATTERN",
+        show_default=False,
+    ),
+]
+LoraOption = Annotated[
+    int,
+    typer.Option(
+        "--lora",
+        help="Train low-rank adapters of this rank alone, in bf16, instead of the model.",
+        metavar="RANK",
+        show_default=False,
+    ),
+]
+LoraTargetsOption = Annotated[
+    str,
+    typer.Option(
+        help="Linear layers with an adapter, with commas; all by default: linear_qkv, linear_proj, "
+        "linear_fc1, linear_fc2.",
+        show_default=False,
+    ),
+]
+
+
+def trained_options(
+    frozen: Sequence[str] | None, lora_rank: int, lora_targets: str
+) -> dict[str, Any]:
+    """Return what of a model is trained, as arguments of `load_workload`."""
+    targets = [name.strip() for name in lora_targets.split(",")] if lora_targets else []
+    return {"frozen": frozen or (), "lora_rank": lora_rank, "lora_targets": targets}
+
+
 def takes(options: type[Any]) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Give a command an option for every field of a dataclass.
 

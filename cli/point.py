@@ -28,7 +28,10 @@ from phaze_opt.units import GIB
 
 from .output import (
     ForceOption,
+    FrozenOption,
     JsonOption,
+    LoraOption,
+    LoraTargetsOption,
     PointChangesOption,
     check_outputs,
     print_json,
@@ -36,6 +39,7 @@ from .output import (
     read_assignments,
     say,
     takes,
+    trained_options,
     warn_of_power,
 )
 
@@ -293,6 +297,9 @@ class PointOptions:
         AttentionKind | None,
         typer.Option(help="Of the model, if not its own.", show_default=False),
     ] = None
+    frozen: FrozenOption = None
+    lora_rank: LoraOption = 0
+    lora_targets: LoraTargetsOption = ""
     residency: Annotated[
         bool,
         typer.Option(
@@ -313,8 +320,16 @@ class PointOptions:
             f"{self.model}{sequence} on {self.devices} × {self.accelerator}, {self.cluster}, "
             f"global batch {self.global_batch}, microbatch {self.microbatch}, "
             f"recompute {training.recompute_parts or training.recompute}, "
-            f"{training.optimizer}{self._narrow}"
+            f"{training.optimizer}{self._narrow}{self._parts}"
         )
+
+    @property
+    def _parts(self) -> str:
+        """Say what of the model is trained, where it is not all."""
+        from phaze_opt.workload.trained import trained_parts
+
+        trained = trained_parts(**self.trained)
+        return "" if trained is None else f", {trained.words}"
 
     @property
     def _narrow(self) -> str:
@@ -345,6 +360,7 @@ class PointOptions:
             self.placement,
             sequence=self.sequence,
             attention=self.attention,
+            **self.trained,
             fusion=self._given("fusion"),
             power_limit_w=self.power_limit_w,
             prove=self.proof,
@@ -448,9 +464,16 @@ class PointOptions:
     @property
     def load_workload(self) -> LoadWorkload:
         """A function that loads the model under other options."""
+        from phaze_opt.workload.trained import trained_parts
         from phaze_opt.workload.zoo import model_loader
 
-        return model_loader(self.model, self.sequence, self.attention)
+        trained = trained_parts(**self.trained)
+        return model_loader(self.model, self.sequence, self.attention, trained)
+
+    @property
+    def trained(self) -> dict[str, Any]:
+        """What of the model is trained, as arguments of `load_workload`."""
+        return trained_options(self.frozen, self.lora_rank, self.lora_targets)
 
 
 def _read_value(text: str) -> object:

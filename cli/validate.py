@@ -54,6 +54,14 @@ def validate(
         Path | None,
         typer.Option("--plot", metavar="HTML", help="Plot predicted against measured."),
     ] = None,
+    expressible: Annotated[
+        bool,
+        typer.Option(
+            "--expressible",
+            help="Count the published training runs that can be expressed, and why others cannot; "
+            "predicts nothing.",
+        ),
+    ] = False,
     force: ForceOption = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -61,8 +69,24 @@ def validate(
 
     Examples: phaze-opt validate; phaze-opt validate training --rows;
     phaze-opt validate training --csv runs.csv;
-    phaze-opt validate trace trace.json.gz --accelerator h100
+    phaze-opt validate trace trace.json.gz --accelerator h100;
+    phaze-opt validate --expressible
     """
+    if expressible:
+        if (
+            subject not in (None, "training")
+            or csv_file
+            or file
+            or rows
+            or every
+            or plot is not None
+        ):
+            raise InputError(
+                "--expressible counts training runs and predicts nothing; leave out other groups, "
+                "files, --rows, --all and --plot."
+            )
+        _show_expressible(as_json)
+        return
     from phaze_opt.validation import registry
 
     check_outputs(plot, force=force)
@@ -89,6 +113,18 @@ def validate(
         print_json(_plain(validations))
     else:
         _show(validations, rows, every)
+
+
+def _show_expressible(as_json: bool) -> None:
+    """Print how many published training runs can be expressed."""
+    from phaze_opt.report.validation import expressible_tables, expressible_to_builtins
+    from phaze_opt.validation.expressible import count_expressible
+
+    counted = count_expressible()
+    if as_json:
+        print_json(expressible_to_builtins(counted))
+    else:
+        print_table(expressible_tables(counted))
 
 
 def _plain(validations: Sequence[Validation]) -> list[dict[str, Any]]:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -15,13 +16,17 @@ from phaze_opt.units import counted
 from .output import (
     ChangesOption,
     ForceOption,
+    FrozenOption,
     JsonOption,
+    LoraOption,
+    LoraTargetsOption,
     check_outputs,
     print_json,
     print_rows,
     print_table,
     read_assignments,
     say,
+    trained_options,
 )
 
 if TYPE_CHECKING:
@@ -105,6 +110,9 @@ def show(
     microbatch: Annotated[int, typer.Option(help="Samples per pipeline step.")] = 1,
     sequence: SequenceOption = None,
     sequence_parallel: SequenceParallelOption = False,
+    frozen: FrozenOption = None,
+    lora_rank: LoraOption = 0,
+    lora_targets: LoraTargetsOption = "",
     graph: GraphOption = None,
     layer: LayerOption = None,
     backward: Annotated[bool, typer.Option("--backward", help="Draw the backward.")] = False,
@@ -147,6 +155,7 @@ def show(
         microbatch=(microbatch,),
         sequence_parallel=sequence_parallel,
         sequence=sequence,
+        **trained_options(frozen, lora_rank, lora_targets),
     )
     place = None if accelerator is None else _place(workload, accelerator, changes, cluster)
     if graph is not None:
@@ -248,6 +257,9 @@ def capture(
             show_default=False,
         ),
     ] = None,
+    frozen: FrozenOption = None,
+    lora_rank: LoraOption = 0,
+    lora_targets: LoraTargetsOption = "",
     force: ForceOption = False,
 ) -> None:
     """Capture a model into a file that machines without torch can read.
@@ -256,7 +268,8 @@ def capture(
     called with the microbatch and returns a torch module and its inputs. For other tensor
     degrees than 1 it returns a plan too, for example {"blocks.*.up": "colwise", "blocks.*.down":
     "rowwise", "head": "loss_parallel"}. How many tokens a sample has, for rates in tokens, its
-    layers and inputs show; --tokens-per-sample says it where they do not.
+    layers and inputs show; --tokens-per-sample says it where they do not. What needs no gradient
+    (requires_grad), or is named by --frozen, is not trained.
 
     Example: phaze-opt workload capture my_model:make --microbatch 1 --microbatch 4 --output my.json
     """
@@ -265,7 +278,13 @@ def capture(
     check_outputs(output, force=force)
     if _FACTORY.fullmatch(model):
         workload = _capture_user_module(
-            model, tensor_parallel, microbatch, tokens_per_sample, sequence, sequence_parallel
+            model,
+            tensor_parallel,
+            microbatch,
+            tokens_per_sample,
+            sequence,
+            sequence_parallel,
+            trained_options(frozen, lora_rank, lora_targets),
         )
     else:
         if tokens_per_sample is not None:
@@ -281,6 +300,7 @@ def capture(
             microbatch=microbatch or (1,),
             sequence_parallel=sequence_parallel,
             sequence=sequence,
+            **trained_options(frozen, lora_rank, lora_targets),
         )
     write_workload(workload, output)
     variants = counted(len(workload.variants), "variant")
@@ -295,10 +315,16 @@ def _capture_user_module(
     tokens_per_sample: int | None,
     sequence: int | None,
     sequence_parallel: bool,
+    trained: Mapping[str, Any],
 ) -> Workload:
     """Run the user's factory and capture what it makes."""
     from phaze_opt.workload.capture.user_module import capture as capture_module
 
+    if trained["lora_rank"] or trained["lora_targets"]:
+        raise InputError(
+            "Adapters of a user's own module are those that it has itself, beside layers that need "
+            "no gradient; leave out --lora and --lora-targets."
+        )
     if sequence_parallel:
         raise InputError(
             "A user's own module is captured with the whole sequence on every device, because how "
@@ -315,4 +341,5 @@ def _capture_user_module(
         microbatch=microbatch or (1,),
         tokens_per_sample=tokens_per_sample,
         tensor_parallel=tensor_parallel or (1,),
+        frozen=trained["frozen"],
     )

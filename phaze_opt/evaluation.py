@@ -74,7 +74,8 @@ class Evaluation(PrintsAsTables, DrawsPlots):
         buffer lies outside their table.
     mfu
         Model FLOPs (no recompute; attention in full) over nominal peak of ALL devices and time; the
-        peak is that of the precision in which linear layers multiply.
+        peak is that of the precision in which linear layers multiply. What is frozen has no weight
+        gradients to count.
     placement
         Degrees and stages; ``None`` if infeasible.
     layers
@@ -212,6 +213,9 @@ def evaluate(
     devices: int | None = None,
     sequence: int | None = None,
     attention: AttentionKind | None = None,
+    frozen: Sequence[str] = (),
+    lora_rank: int = 0,
+    lora_targets: Sequence[str] = (),
     fusion: FusionMode | None = None,
     cache: ScheduleCache | None = None,
     power_limit_w: float | None = None,
@@ -238,6 +242,9 @@ def evaluate(
         How many chips a network that is named joins; a `Cluster` has its own number.
     sequence, attention
         Tokens per sample and attention of a model that is named, if not its own.
+    frozen, lora_rank, lora_targets
+        What of a model that is named is not trained, or the adapters that are trained instead, see
+        `phaze_opt.workload.trained.Trained`: ``frozen=["embedding", "block.*.attention"]``.
     fusion
         How operators are fused before they are estimated; by default ``"epilogue"``, and
         ``"elementwise"`` (an eager framework) on chips that run one operator at a time.
@@ -277,6 +284,9 @@ def evaluate(
         devices=devices,
         sequence=sequence,
         attention=attention,
+        frozen=frozen,
+        lora_rank=lora_rank,
+        lora_targets=lora_targets,
         fusion=fusion,
         power_limit_w=power_limit_w,
         lane_rate=lane_rate,
@@ -521,7 +531,7 @@ def _feasible(solved: Placement, costed: CostedPoint) -> Evaluation:
     energy_by_level_j = batch_energy_by_level_j(solved, cost, accelerator, training)
     microbatches = training.global_batch / training.microbatch
     sharing = solved.tensor * solved.context
-    model_flops = 3.0 * cost.variant.forward_flops * sharing * microbatches
+    model_flops = cost.variant.training_flops * sharing * microbatches
     again_flops = _recompute_flops(cost) * sharing * microbatches
     device_seconds = cluster.devices * time_s
     peak = accelerator.peak_flops_per_s * accelerator.nominal_rate(training.precision)

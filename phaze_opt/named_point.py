@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
@@ -59,6 +60,9 @@ def named_point(
     devices: int | None = None,
     sequence: int | None = None,
     attention: AttentionKind | None = None,
+    frozen: Sequence[str] = (),
+    lora_rank: int = 0,
+    lora_targets: Sequence[str] = (),
     fusion: FusionMode | None = None,
     power_limit_w: float | None = None,
     lane_rate: float = 1.0,
@@ -77,6 +81,8 @@ def named_point(
         Of a network that is named.
     sequence, attention
         Of a model that is named, if not its own.
+    frozen, lora_rank, lora_targets
+        What of a model that is named is not trained, see `phaze_opt.workload.trained.Trained`.
     training, placement, fusion, power_limit_w, lane_rate, prove, stages
         As `phaze_opt.evaluation.evaluate` takes them.
 
@@ -104,9 +110,11 @@ def named_point(
     cluster = _cluster(cluster, devices)
     load = None
     if not isinstance(workload, Workload):
+        from phaze_opt.workload.trained import trained_parts
         from phaze_opt.workload.zoo import model_loader
 
-        load = model_loader(os.fspath(workload), sequence, attention)
+        trained = trained_parts(frozen, lora_rank, lora_targets)
+        load = model_loader(os.fspath(workload), sequence, attention, trained)
         workload = load(
             microbatch=training.microbatch,
             sequence_parallel=training.sequence_parallel,
@@ -116,7 +124,14 @@ def named_point(
             expert_capacity=training.expert_capacity,
         )
     else:
-        _refuse_beside_object("workload", sequence=sequence, attention=attention)
+        _refuse_beside_object(
+            "workload",
+            sequence=sequence,
+            attention=attention,
+            frozen=frozen or None,
+            lora_rank=lora_rank or None,
+            lora_targets=lora_targets or None,
+        )
     point = Point(
         workload,
         accelerator,

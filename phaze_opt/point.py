@@ -350,7 +350,18 @@ def _shared_out(variants: Sequence[WorkloadVariant], training: Training) -> list
 
     What selective recompute runs again is found first, so that it is shared out too; which products
     add gradients up, and which layers stay in 16 bits, last.
+
+
+    Raises
+    ------
+    InputError
+        If frozen weights would be shared out (ZeRO 3).
     """
+    if training.zero == 3 and any(variant.is_partly_frozen for variant in variants):
+        raise InputError(
+            "zero is 3, but weights that are not trained are not shared out among replicas; it "
+            "must be 0, 1 or 2."
+        )
     shared = with_context_shared_out(with_parts_run_again(variants, training), training)
     shared = [with_experts_shared_out(each, training) for each in whole_groups(shared, training)]
     shared = [with_fused_accumulation(variant, training) for variant in shared]

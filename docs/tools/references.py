@@ -25,6 +25,7 @@ from phaze_opt.network.cluster import Cluster, NetworkLevel
 from phaze_opt.network.cluster_file import LEVEL_ALIASES
 from phaze_opt.network.presets import cluster_presets
 from phaze_opt.precision import PRECISIONS, Precision
+from phaze_opt.report.validation import EXPRESSIBLE_HEAD, KIND_WORDS, expressible_rows
 from phaze_opt.software import SOFTWARE
 from phaze_opt.spec.axis_names import ORDER, TRAINING_NAMES, WORDS, kind_of
 from phaze_opt.spec.objectives import OBJECTIVES
@@ -39,6 +40,7 @@ from phaze_opt.spec.study_spec import (
 )
 from phaze_opt.training import OPTIMIZERS, Training
 from phaze_opt.units import format_number
+from phaze_opt.validation.expressible import count_expressible
 from phaze_opt.validation.registry import GROUPS, validate
 from phaze_opt.workload.model_string import parse_model_string
 from phaze_opt.workload.zoo import model_config, model_names, tensor_degrees
@@ -402,6 +404,21 @@ def accuracy_table() -> str:
     return note + "\n" + table(ACCURACY_HEAD, accuracy_rows(), "<<>>>>")
 
 
+def expressible_table() -> str:
+    """Write how many published training runs of every table can be expressed."""
+    head = tuple(name.removeprefix(">") for name in EXPRESSIBLE_HEAD)
+    return table(head, expressible_rows(count_expressible()), "<>>>>>")
+
+
+def inexpressible_reasons() -> str:
+    """Write why training runs are not compared."""
+    rows = [
+        (each.reason, KIND_WORDS[each.kind], format_number(each.rows))
+        for each in count_expressible().reasons
+    ]
+    return table(("reason", "why", "rows"), rows, "<<>")
+
+
 def python() -> str:
     """Write directives for the public names; mkdocstrings puts their docstrings there."""
     lines = ["# Python\n", GENERATED, "`import phaze_opt as po` has these names.\n"]
@@ -421,5 +438,9 @@ PAGES: Mapping[str, Callable[[], str]] = {
 }
 """By path in the site."""
 
-PARTS: Mapping[str, Callable[[], str]] = {"accuracy-table": accuracy_table}
+PARTS: Mapping[str, Callable[[], str]] = {
+    "accuracy-table": accuracy_table,
+    "expressible-table": expressible_table,
+    "inexpressible-reasons": inexpressible_reasons,
+}
 """Parts of other pages, which stand there as ``<!-- generated: NAME -->``."""

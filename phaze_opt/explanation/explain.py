@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -110,6 +110,9 @@ def explain(
     devices: int | None = None,
     sequence: int | None = None,
     attention: AttentionKind | None = None,
+    frozen: Sequence[str] = (),
+    lora_rank: int = 0,
+    lora_targets: Sequence[str] = (),
     fusion: FusionMode | None = None,
     cache: ScheduleCache | None = None,
     power_limit_w: float | None = None,
@@ -119,8 +122,8 @@ def explain(
 
     Parameters
     ----------
-    workload, accelerator, cluster, training, placement, devices, sequence, attention, fusion, \
-    cache, power_limit_w, stages
+    workload, accelerator, cluster, training, placement, devices, sequence, attention, frozen, \
+    lora_rank, lora_targets, fusion, cache, power_limit_w, stages
         As `phaze_opt.evaluation.evaluate` takes them.
     load
         Loads the model under other options, to try what could make it fit; see `LoadWorkload`. By
@@ -146,6 +149,9 @@ def explain(
         devices=devices,
         sequence=sequence,
         attention=attention,
+        frozen=frozen,
+        lora_rank=lora_rank,
+        lora_targets=lora_targets,
         fusion=fusion,
         power_limit_w=power_limit_w,
         stages=stages,
@@ -173,7 +179,8 @@ def _loader(workload: Workload) -> LoadWorkload:
         variants = select_variants(workload, *shape, (expert_capacity,))
         return replace(workload, variants=variants)
 
-    if names_a_shape(workload.model):
+    partly_frozen = any(variant.is_partly_frozen for variant in workload.variants)
+    if names_a_shape(workload.model) and not partly_frozen:
         return model_loader(workload.model, workload.sequence)
     return select
 

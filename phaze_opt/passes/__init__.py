@@ -14,7 +14,8 @@ of them by their peak rates and, more closely, by their cores (`least_units`),
 
 Where each formula is:
 
-* which graphs run, and which of them again before the backward: `graphs.graphs_of`, `graphs.AGAIN`
+* which graphs run, and which of them again before the backward: `graphs.graphs_of`,
+  `graphs.again_in`
 * what remains of a collective beside a product: `chunked_collectives.beside_products`
 * kernels that the host launches, and for how long: `launches.launches`, `launches.host_s`
 * lanes at another rate: `estimates.with_lane_rate`

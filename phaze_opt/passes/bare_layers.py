@@ -105,11 +105,12 @@ def _bare_layer(
     held = layer_memory(layer, training, fusion)
     others = expert_replicas - 1
     routed = (layer.routed_parameters or 0) if others else 0
+    frozen, frozen_tied = layer.frozen_parameters or 0, layer.frozen_tied_parameters or 0
     return LayerCost(
         name=layer.name,
         passes=LayerPasses(),
-        parameters=layer.parameters,
-        tied_parameters=layer.tied_parameters,
+        parameters=layer.parameters - frozen,
+        tied_parameters=layer.tied_parameters - frozen_tied,
         stash_bytes=held.kept_bytes,
         transient_bytes=held.working_bytes,
         output_bytes=layer.output_bytes,
@@ -117,4 +118,7 @@ def _bare_layer(
         elsewhere_parameters=routed * others,
         accumulated_parameters=accumulated_parameters(layer.backward),
         offloaded_bytes=held.sent_bytes,
+        frozen_parameters=frozen,
+        frozen_tied_parameters=frozen_tied,
+        returns_gradient=layer.has_backward,
     )

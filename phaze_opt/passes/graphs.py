@@ -79,7 +79,15 @@ def graphs_of(layer: Layer, training: Training) -> dict[str, OperatorGraph]:
     }
 
 
-def runs_again(passes: Mapping[str, Pass], training: Training) -> Pass | None:
+def again_in(layer: Layer, training: Training) -> str | None:
+    """Name the pass that runs again before the backward of a layer; ``None`` for none.
+
+    Nothing does where the layer has no backward, since neither it nor what is before it is trained.
+    """
+    return AGAIN[training.recompute] if layer.has_backward else None
+
+
+def runs_again(layer: Layer, passes: Mapping[str, Pass], training: Training) -> Pass | None:
     """Return what runs again before the backward, of passes by the names of `graphs_of`."""
-    again = AGAIN[training.recompute]
+    again = again_in(layer, training)
     return None if again is None else passes[again]

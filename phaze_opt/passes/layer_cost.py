@@ -73,7 +73,7 @@ class LayerCost:
     passes
         What each of them takes.
     parameters, tied_parameters
-        See `phaze_opt.workload.graph.Layer`.
+        Those of `phaze_opt.workload.graph.Layer` that are trained.
     stash_bytes
         Kept per microbatch in flight under the chosen recompute.
     transient_bytes
@@ -81,12 +81,17 @@ class LayerCost:
         own full stash.
     output_bytes
         Activation to the next layer (and gradient back).
+    returns_gradient
+        Whether that gradient comes back, which the layer or one before it needs where it is
+        trained.
     routed_parameters, elsewhere_parameters
         Those among ``parameters`` that are a share of the routed experts, and as many for each of
         the other replicas that hold the experts with this one; 0 where experts are not shared out.
     accumulated_parameters
         Those among ``parameters`` whose gradients products of the backward add up, see
         `phaze_opt.workload.fused_accumulation`.
+    frozen_parameters, frozen_tied_parameters
+        Those beside them that are not trained, and those of these that another layer holds too.
     paired_s
         Seconds of all passes together where those of two microbatches run beside one another, see
         `phaze_opt.passes.paired`; 0 where that changes nothing.
@@ -112,6 +117,9 @@ class LayerCost:
     routed_parameters: int = 0
     elsewhere_parameters: int = 0
     accumulated_parameters: int = 0
+    frozen_parameters: int = 0
+    frozen_tied_parameters: int = 0
+    returns_gradient: bool = True
     paired_s: float = 0.0
     offloaded_bytes: int = 0
     link_exposed_s: float = 0.0
@@ -155,6 +163,12 @@ def local_parameters(layers: Sequence[LayerCost]) -> int:
     """Count a stage's parameters per device, those tied between its layers once."""
     tied = [layer.tied_parameters for layer in layers]
     return sum([layer.parameters for layer in layers]) - sum(tied) + max(tied, default=0)
+
+
+def local_frozen_parameters(layers: Sequence[LayerCost]) -> int:
+    """Count a stage's parameters per device that are not trained, those tied among them once."""
+    tied = [layer.frozen_tied_parameters for layer in layers]
+    return sum([layer.frozen_parameters for layer in layers]) - sum(tied) + max(tied, default=0)
 
 
 def added_parameters(layers: Sequence[LayerCost]) -> int:

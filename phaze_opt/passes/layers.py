@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from phaze_opt.on_demand import cached_property
 from phaze_opt.passes.bare_layers import (
@@ -147,7 +147,16 @@ class EstimatedDegree:
         cache
             Schedules by content; solved ones are added.
         """
-        passes = run_layers(self.layers, self.training, cache)
+        passes = tuple(
+            [
+                scheduled if layer.has_backward else replace(scheduled, again=None)
+                for layer, scheduled in zip(
+                    self.variant.layers,
+                    run_layers(self.layers, self.training, cache),
+                    strict=True,
+                )
+            ]
+        )
         distinct = self._layer_costs([own.costs for own in passes])
         if self.training.splits_backward:
             backwards = [own.backward for own in passes]
@@ -165,13 +174,14 @@ class EstimatedDegree:
     ) -> tuple[LayerCost, ...]:
         """Reduce every distinct layer to what the placement needs."""
         bare = bare_layers(self.variant, self.training, self.layers.chip.fusion)
-        costs = tuple(map(self._layer_cost, bare, passes, self._host_s))
+        layers = self.variant.layers
+        costs = tuple(map(self._layer_cost, layers, bare, passes, self._host_s))
         if not (pairs and self.training.pairs_microbatches):
             return costs
         cluster, chip = self.layers.chip.cluster, self.layers.chip.accelerator
         share = core_share(self.training, cluster, chip.calibration.collective_core_share)
         sent = exchanges_s(self.variant, self.training, cluster)
-        by_itself = map(self._layer_cost, bare, passes, [{}] * len(bare))
+        by_itself = map(self._layer_cost, layers, bare, passes, [{}] * len(bare))
         return tuple(
             [
                 cost.with_fields(
@@ -180,27 +190,31 @@ class EstimatedDegree:
                             own.passes.seconds,
                             sent_s,
                             share,
-                            max(self._launched_s(host_s), self._link_s(own)),
+                            max(self._launched_s(layer, host_s), self._link_s(own)),
                         )
                     )
                 )
                 if sent_s > 0.0
                 else cost
-                for cost, own, sent_s, host_s in zip(
-                    costs, by_itself, sent, self._host_s, strict=True
+                for layer, cost, own, sent_s, host_s in zip(
+                    layers, costs, by_itself, sent, self._host_s, strict=True
                 )
             ]
         )
 
-    def _launched_s(self, host_s: Mapping[str, float]) -> float:
+    def _launched_s(self, layer: Layer, host_s: Mapping[str, float]) -> float:
         """Return the time in which the host launches all passes of a layer."""
         if not host_s:
             return 0.0
-        again_s = runs_again(host_s, self.training) or 0.0
+        again_s = runs_again(layer, host_s, self.training) or 0.0
         return host_s["forward"] + host_s["backward"] + again_s
 
     def _layer_cost(
-        self, bare: LayerCost, passes: Mapping[str, PassCost], host_s: Mapping[str, float]
+        self,
+        layer: Layer,
+        bare: LayerCost,
+        passes: Mapping[str, PassCost],
+        host_s: Mapping[str, float],
     ) -> LayerCost:
         """Give one distinct layer its seconds."""
         if host_s:
@@ -211,7 +225,7 @@ class EstimatedDegree:
             PassCost(passes[name].seconds + copy_s, passes[name].link_s)
             for name, copy_s in zip(("forward", "backward"), copies, strict=True)
         )
-        again = runs_again(passes, self.training) or PassCost()
+        again = runs_again(layer, passes, self.training) or PassCost()
         own = LayerPasses(forward, backward, again)
         if bare.offloaded_bytes == 0:
             return bare.with_fields(passes=own)
@@ -264,7 +278,7 @@ def _evaluate_layer(
         count=count,
         forward_s=seconds["forward"],
         backward_s=seconds["backward"],
-        recompute_s=runs_again(seconds, training) or 0.0,
+        recompute_s=runs_again(layer, seconds, training) or 0.0,
         parameters=layer.parameters,
         stash_bytes=layer_memory(layer, training, "none").kept_bytes,
         forward_schedule=passes.forward.proof,

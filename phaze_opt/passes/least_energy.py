@@ -13,7 +13,7 @@ from phaze_opt.arrays import FloatArray
 from phaze_opt.choices import FusionMode
 from phaze_opt.hardware.energy import energy_constants
 from phaze_opt.passes.bare_layers import bare_chain
-from phaze_opt.passes.graphs import AGAIN, fuse_once, graphs_of
+from phaze_opt.passes.graphs import again_in, fuse_once, graphs_of
 from phaze_opt.passes.handled import check_handled
 from phaze_opt.passes.layer_cost import local_parameters
 from phaze_opt.training import Training
@@ -39,7 +39,7 @@ def fused_passes(
     graphs, runs = [], []
     for layer, count in zip(variant.layers, variant.counts, strict=True):
         for name, graph in graphs_of(layer, training).items():
-            again = AGAIN[training.recompute] == name and name == "forward"
+            again = again_in(layer, training) == name and name == "forward"
             graphs.append(fuse_once(graph, fusion))
             runs.append(2 * count if again else count)
     return tuple(graphs), tuple(runs)

@@ -160,6 +160,7 @@ def _layers(
     least_s = bound(tuple(graphs), chips, run._replace(training=as_estimated(training)))
     directions = [name for of_layer in passes for name in of_layer]
     again, copies_s = AGAIN[training.recompute], _copies_s(variant, chips, training)
+    runs_again = np.array([[layer.has_backward] for layer in variant.layers])
 
     def joined(
         table_s: FloatArray, copies_s: Sequence[FloatArray] | Sequence[float]
@@ -170,7 +171,9 @@ def _layers(
         return LeastLayers(
             forward_s=of("forward") + copies_s[0],
             backward_s=of("backward") + copies_s[1],
-            recompute_s=np.zeros_like(table_s[: len(passes)]) if again is None else of(again),
+            recompute_s=np.zeros_like(table_s[: len(passes)])
+            if again is None
+            else np.where(runs_again, of(again), 0.0),
         )
 
     waits_s = np.zeros((len(directions), 1))

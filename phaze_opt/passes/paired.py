@@ -69,7 +69,7 @@ def exchanges_s(
     found = []
     for layer in variant.layers:
         graphs = graphs_of(layer, training)
-        runs = graphs["forward"], graphs["backward"], runs_again(graphs, training)
+        runs = graphs["forward"], graphs["backward"], runs_again(layer, graphs, training)
         found.append(sum(map(of_graph, runs)))
     return tuple(found)
 

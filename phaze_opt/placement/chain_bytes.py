@@ -75,7 +75,8 @@ def _kept_of_short(function: F, of_long: Callable[..., object]) -> F:
 class ChainParameters:
     """Parameters of every layer per device, and those that are tied; one object as `ChainBytes`.
 
-    ``routed``, ``elsewhere`` and ``accumulated`` are as in `phaze_opt.passes.layer_cost.LayerCost`.
+    ``routed``, ``elsewhere``, ``accumulated``, ``frozen`` and ``frozen_tied`` are as in
+    `phaze_opt.passes.layer_cost.LayerCost`.
     """
 
     own: tuple[int, ...]
@@ -83,6 +84,8 @@ class ChainParameters:
     routed: tuple[int, ...]
     elsewhere: tuple[int, ...]
     accumulated: tuple[int, ...]
+    frozen: tuple[int, ...]
+    frozen_tied: tuple[int, ...]
 
     def __len__(self) -> int:
         return len(self.own)
@@ -96,8 +99,8 @@ class ChainBytes:
     ----------
     parameters
         Of the layers.
-    stash_bytes, transient_bytes, output_bytes
-        Of each layer, see `phaze_opt.placement.placement_problem.LayerCost`.
+    stash_bytes, transient_bytes, output_bytes, returns
+        Of each layer, see `phaze_opt.passes.layer_cost.LayerCost`.
     edges
         Between layers.
     """
@@ -106,6 +109,7 @@ class ChainBytes:
     stash_bytes: tuple[int, ...]
     transient_bytes: tuple[int, ...]
     output_bytes: tuple[int, ...]
+    returns: tuple[bool, ...]
     edges: tuple[tuple[int, int], ...]
 
     def __len__(self) -> int:
@@ -116,14 +120,16 @@ class ChainBytes:
         """Layers without names that hold and send as much, and take no time."""
         own = self.parameters
         held = own.own, own.tied, self.stash_bytes, self.transient_bytes, self.output_bytes
-        each = zip(*held, own.routed, own.elsewhere, own.accumulated, strict=True)
+        others = own.routed, own.elsewhere, own.accumulated
+        frozen = own.frozen, own.frozen_tied
+        each = zip(*held, *others, *frozen, self.returns, strict=True)
         return tuple([LayerCost("", LayerPasses(), *own) for own in each])
 
 
 _COLUMNS = attrgetter(
     *("parameters", "tied_parameters", "routed_parameters", "elsewhere_parameters"),
-    "accumulated_parameters",
-    *("stash_bytes", "transient_bytes", "output_bytes"),
+    *("accumulated_parameters", "frozen_parameters", "frozen_tied_parameters"),
+    *("stash_bytes", "transient_bytes", "output_bytes", "returns_gradient"),
 )
 
 
@@ -144,11 +150,11 @@ def _chain(
     edges: tuple[tuple[int, int], ...],
 ) -> ChainBytes:
     """Write the layers of some kinds out."""
-    *held, stash, transient, output = zip(*(distinct[kind] for kind in which), strict=True)
+    *held, stash, transient, output, returns = zip(*(distinct[kind] for kind in which), strict=True)
     parameters = _parameters.get(tuple(held))
     if parameters is None:
         parameters = _parameters[tuple(held)] = ChainParameters(*held)
-    return ChainBytes(parameters, stash, transient, output, edges)
+    return ChainBytes(parameters, stash, transient, output, returns, edges)
 
 
 # Tables are looked up by the object, so that long tuples are compared once for all of them. What
@@ -169,6 +175,12 @@ def whole_parameters_of_runs(parameters: ChainParameters) -> FloatArray:
     """Count the parameters of runs of layers with the experts of the whole group."""
     own, _ = parameters_of_runs(parameters)
     return own + sums(parameters.elsewhere) if any(parameters.elsewhere) else own
+
+
+def frozen_of_runs(parameters: ChainParameters) -> FloatArray:
+    """Count the parameters of runs of layers that are not trained: `local_frozen_parameters`."""
+    tied = parameters.frozen_tied
+    return sums(parameters.frozen) - sums(tied) + maxima(tied)
 
 
 def added_of_runs(parameters: ChainParameters, gradient_shards: int) -> FloatArray:
@@ -312,6 +324,8 @@ def states_of_runs(
 ) -> FloatArray:
     """Return the state of runs of layers, and what having a whole layer adds to their working sets.
 
+    Frozen weights are part of the state.
+
     Parameters
     ----------
     parameters
@@ -328,6 +342,8 @@ def states_of_runs(
     kinds = np.array(shards, dtype=np.float64).reshape(-1, 3)
     whole = whole_parameters_of_runs(parameters)
     states = _states(all_parameters, whole, held_bytes, kinds)
+    if any(parameters.frozen):
+        states += np.ceil(frozen_of_runs(parameters) * held_bytes[0])
     for state, each in zip(states, shards, strict=True):
         if max(each.weights, each.gradients) > 1:
             counts = zip(parameters.own, parameters.elsewhere, strict=True)
@@ -405,6 +421,7 @@ def _messages(
         np.array(list(chain.from_iterable(consumers.values())), dtype=np.int64),
         np.array([seconds[size_bytes] for size_bytes in sizes_bytes]),
         np.array([fastest[size].all_sent_per_byte * size for size in sizes_bytes]),
+        np.array([layers.returns[source] for source in consumers], dtype=np.bool_),
     )
 
 

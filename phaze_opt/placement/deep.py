@@ -26,6 +26,7 @@ from phaze_opt.passes.layer_cost import (
     LayerPasses,
     PassCost,
     added_parameters,
+    local_frozen_parameters,
     local_parameters,
 )
 from phaze_opt.placement.best import layout_fits
@@ -246,6 +247,9 @@ def _merged_layers(
                 accumulated_parameters=parameters - added_parameters(own),
                 offloaded_bytes=sum([layer.offloaded_bytes for layer in own]),
                 link_exposed_s=sum([layer.link_exposed_s for layer in own]),
+                frozen_parameters=local_frozen_parameters(own),
+                frozen_tied_parameters=max([layer.frozen_tied_parameters for layer in own]),
+                returns_gradient=own[-1].returns_gradient,
             )
         )
     return tuple(merged_layers)

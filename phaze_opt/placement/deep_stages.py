@@ -31,7 +31,8 @@ class ChainSums(NamedTuple):
     Attributes
     ----------
     work_s, state_bytes, stash_bytes : (layers + 1,)
-        Work of one microbatch; state of parameters that are not tied; stash of one microbatch.
+        Work of one microbatch; state of parameters, and frozen weights, that are not tied; stash of
+        one microbatch.
     tied_bytes, transient_bytes : (layers,)
         State of the tied ones, which a stage has once; working sets.
     """
@@ -47,11 +48,14 @@ class ChainSums(NamedTuple):
         """Add up layers with some work each, of which replicas share nothing out."""
         tied = np.array([layer.tied_parameters for layer in layers], dtype=np.float64)
         own = np.array([layer.parameters for layer in layers], dtype=np.float64) - tied
+        frozen = np.array([layer.frozen_parameters for layer in layers], dtype=np.float64)
+        frozen_tied = np.array([layer.frozen_tied_parameters for layer in layers], dtype=np.float64)
+        weight_bytes = optimizer.held_bytes[0]
         return cls(
             _sums(work_s),
-            _sums(own * sum(optimizer.held_bytes)),
+            _sums(own * sum(optimizer.held_bytes) + (frozen - frozen_tied) * weight_bytes),
             _sums([layer.stash_bytes for layer in layers]),
-            tied * sum(optimizer.held_bytes),
+            tied * sum(optimizer.held_bytes) + frozen_tied * weight_bytes,
             np.array([layer.transient_bytes for layer in layers], dtype=np.float64),
         )
 

@@ -49,7 +49,8 @@ def all_even_starts(layers: Sequence[LayerCost], kinds: Kinds) -> IntArray:
         The row of so many stages holds their first layers, then zeros; row 0 is no split.
     """
     numbers: dict[tuple[float, ...], int] = {}
-    alike = [numbers.setdefault(_cost(layers[index]), len(numbers)) for index in kinds.first]
+    costs = _costs([layers[index] for index in kinds.first])
+    alike = [numbers.setdefault(cost, len(numbers)) for cost in costs]
     return _all_starts(tuple(np.array(alike)[kinds.which].tolist()))
 
 
@@ -76,7 +77,7 @@ def _divide(run: tuple[int, int], layers: int, stages: int) -> IntArray:
 
 def longest_run(layers: Sequence[LayerCost]) -> tuple[int, int]:
     """Return start and length of the longest run of layers that cost the same."""
-    return _longest_run([_cost(layer) for layer in layers])
+    return _longest_run(_costs(layers))
 
 
 def _longest_run(costs: Sequence[object]) -> tuple[int, int]:
@@ -88,6 +89,16 @@ def _longest_run(costs: Sequence[object]) -> tuple[int, int]:
         if index - start + 1 > best_count:
             best_start, best_count = start, index - start + 1
     return best_start, best_count
+
+
+def _costs(layers: Sequence[LayerCost]) -> list[tuple[float, ...]]:
+    """Return what makes layers the same kind.
+
+    Of a partly frozen model it is their size: people divide its blocks as if all were trained.
+    """
+    if any(layer.frozen_parameters for layer in layers):
+        return [(each.parameters + each.frozen_parameters, each.output_bytes) for each in layers]
+    return list(map(_cost, layers))
 
 
 def _cost(layer: LayerCost) -> tuple[float, ...]:

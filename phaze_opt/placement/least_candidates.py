@@ -18,7 +18,7 @@ from phaze_opt.degrees import RANK_ORDERS, REPLICAS_INSIDE, Degrees
 from phaze_opt.network.cluster import Cluster
 from phaze_opt.network.collective import collective_terms
 from phaze_opt.network.term import Term
-from phaze_opt.passes.layer_cost import LayerCost, LayerPasses
+from phaze_opt.passes.layer_cost import LayerCost, LayerPasses, local_frozen_parameters
 from phaze_opt.placement import least_splits as column
 from phaze_opt.placement.candidate_costs import CandidateCosts
 from phaze_opt.placement.candidates import Candidate, candidate_grids, rank_orders
@@ -164,8 +164,9 @@ class LeastCandidates:
             held = float(ahead.min()) / chunks
         state = self.shards[whole[column.LIMIT]].state_bytes(self.optimizer)
         parameters = float(self.own.sum())
+        frozen = local_frozen_parameters(self.kept.layers) * self.optimizer.held_bytes[0]
         stash = held * float(sum(self.kept.stash_bytes))
-        return float((parameters * state + stash) / stages * (1.0 - 1e-12))
+        return float((parameters * state + frozen + stash) / stages * (1.0 - 1e-12))
 
 
 @lru_cache(maxsize=32)

@@ -15,7 +15,7 @@ import numpy as np
 
 from phaze_opt.arrays import FloatArray
 from phaze_opt.compiled import inlined
-from phaze_opt.passes.layer_cost import LayerCost, local_parameters
+from phaze_opt.passes.layer_cost import LayerCost, local_frozen_parameters, local_parameters
 from phaze_opt.placement.placement_problem import StageMemory
 from phaze_opt.training import Optimizer
 
@@ -126,4 +126,6 @@ def stage_memory(
             for layer in layers
         ]
     )
+    frozen, weight_bytes = local_frozen_parameters(layers), optimizer.held_bytes[0]
+    weights += int(share_bytes(frozen, weight_bytes, 1.0))
     return StageMemory(weights, gradients, state, stash, working_set + whole_layer)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from phaze_opt.arrays import FloatArray, IntArray
+from phaze_opt.arrays import BoolArray, FloatArray, IntArray
 from phaze_opt.compiled import lazily_compiled
 
 
@@ -74,7 +74,7 @@ def loads_of_runs(
 
 @lazily_compiled(
     "UniTuple(float64[:,::1], 3)(int64, int64[::1], int64[::1], int64[::1], float64[::1],"
-    " float64[::1])"
+    " float64[::1], boolean[::1])"
 )
 def receives_of_runs(
     count: int,
@@ -83,6 +83,7 @@ def receives_of_runs(
     consumers: IntArray,
     message_s: FloatArray,
     sent_bytes: FloatArray,
+    returns: BoolArray,
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
     """Add up the messages of all runs of layers as stages.
 
@@ -98,6 +99,8 @@ def receives_of_runs(
         Layers that take the outputs.
     message_s, sent_bytes : (sources,)
         One message with the output of each source, or with its gradient.
+    returns : (sources,)
+        Whether the gradient comes back: not where nothing up to the source is trained.
 
     Returns
     -------
@@ -122,6 +125,7 @@ def receives_of_runs(
             activation_s[start, nearest + 1 :] += message_s[k]
             transfer_bytes[start, nearest + 1 :] += sent_bytes[k]
         # The gradient comes back unless all consumers are in the source's own stage.
-        gradient_s[: source + 1, source + 1 : last + 1] += message_s[k]
-        transfer_bytes[: source + 1, source + 1 : last + 1] += sent_bytes[k]
+        if returns[k]:
+            gradient_s[: source + 1, source + 1 : last + 1] += message_s[k]
+            transfer_bytes[: source + 1, source + 1 : last + 1] += sent_bytes[k]
     return activation_s, gradient_s, transfer_bytes

@@ -34,12 +34,13 @@ _TRAINING = ("microbatch", "recompute")
 
 
 def models_words(spec: StudySpec) -> str:
-    """Name the models of a study, each with its tokens per sample where the study states them."""
+    """Name the models of a study, with the tokens per sample and what is trained as it states."""
     words = []
     for run in spec.runs:
         tokens = run.sequence or spec.sequence
         words.append(f"{run.name} ({tokens:,} tokens per sample)" if tokens else run.name)
-    return ", ".join(words)
+    trained = spec.trained
+    return ", ".join(words if trained is None else [*words, trained.words])
 
 
 def accelerator_words(params: Mapping[str, Scalar]) -> str:

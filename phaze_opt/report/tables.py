@@ -25,7 +25,7 @@ from phaze_opt.report.words import (
 )
 from phaze_opt.units import format_bytes, format_count, format_number, format_seconds
 from phaze_opt.workload.graph import Workload
-from phaze_opt.workload.summary import WorkloadSummary, summarise
+from phaze_opt.workload.summary import LayerSummary, WorkloadSummary, summarise
 
 _MOST_STAGES = 12
 _LONGEST_NAME = 18
@@ -183,8 +183,11 @@ def workload_tables(workload: Workload) -> RenderableType:
 
 def summary_tables(summary: WorkloadSummary) -> RenderableType:
     """Show one captured variant: its layers, and their operators by kind."""
+    is_partly_frozen = any(layer.frozen_parameters for layer in summary.layers)
     layers = grid(
-        *("layer", ">count", ">parameters", ">stash: none", ">selective", ">full", ">output")
+        *("layer", ">count", ">parameters", *([">trained"] if is_partly_frozen else [])),
+        *(">stash: none", ">selective", ">full", ">output"),
+        gap=1 if is_partly_frozen else 2,
     )
     operators = grid("layer", "pass", ">FLOPs", "operators")
     for layer in summary.layers:
@@ -195,6 +198,7 @@ def summary_tables(summary: WorkloadSummary) -> RenderableType:
             name,
             str(layer.count),
             f"{layer.parameters:,}",
+            *([_trained_share(layer)] if is_partly_frozen else []),
             *(format_bytes(size) for size in (stash.none, stash.selective, stash.full)),
             format_bytes(layer.output_bytes),
         )
@@ -215,6 +219,14 @@ def summary_tables(summary: WorkloadSummary) -> RenderableType:
     return Group(
         sentence(title, style="bold"), layers, sentence(note), section("Operators", operators)
     )
+
+
+def _trained_share(layer: LayerSummary) -> str:
+    """Return which share of a layer's parameters is trained, as text."""
+    trained = layer.parameters - (layer.frozen_parameters or 0)
+    if trained in (0, layer.parameters):
+        return "all" if trained else "none"
+    return f"{trained / layer.parameters:.3g}"
 
 
 def accelerator_tables(

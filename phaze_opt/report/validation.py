@@ -14,6 +14,7 @@ from phaze_opt.errors import InputError
 from phaze_opt.report.layout import add_row, broken, grid, section, sentence
 from phaze_opt.units import counted, format_bytes, format_seconds
 from phaze_opt.user_files import write_file
+from phaze_opt.validation.expressible import Expressible, PublicationCount
 from phaze_opt.validation.measured import UnexpressedRow, ValidationRow, ValidationTable
 
 if TYPE_CHECKING:
@@ -140,6 +141,78 @@ def unexpressed_to_builtins(name: str, rows: Sequence[UnexpressedRow]) -> dict[s
         "unit": None,
         "rows": [],
         "unexpressed": [{"case": row.case, "reason": row.reason} for row in rows],
+    }
+
+
+def expressible_tables(counted: Expressible) -> RenderableType:
+    """Show how many published training runs can be expressed, and why others cannot."""
+    total = counted.total()
+    shown = grid(*EXPRESSIBLE_HEAD)
+    for row in expressible_rows(counted):
+        add_row(shown, *row)
+    reasons = grid("reason", "why", ">rows")
+    for each in counted.reasons:
+        add_row(reasons, broken(each.reason, _REASON_WIDTH), KIND_WORDS[each.kind], str(each.rows))
+    title = (
+        f"Training runs published since {counted.first_year}: {total.expressible} of {total.rows} "
+        f"can be expressed ({total.expressible / max(total.rows, 1):.1%})"
+    )
+    return Group(
+        sentence(title, style="bold"),
+        shown,
+        sentence(EXPRESSIBLE_NOTE),
+        section("Why runs are not compared", reasons),
+    )
+
+
+EXPRESSIBLE_HEAD = ("runs", ">all", ">compared", ">over options", ">undetermined", ">not")
+EXPRESSIBLE_NOTE = (
+    "Compared: predicted beside what was measured; over options: the source leaves the microbatch "
+    "or the chunks of the pipeline open, and the fastest is compared; undetermined: the program "
+    "can express all that the source leaves open, but not say what ran; not: the program lacks "
+    "something. A run with several reasons counts with each."
+)
+KIND_WORDS = {"program": "the program lacks it", "publication": "the publication leaves it open"}
+
+
+def expressible_rows(counted: Expressible) -> list[tuple[str, ...]]:
+    """Return a row for every publication, and one for all of them, as text."""
+    return [
+        (
+            each.table,
+            str(each.rows),
+            str(each.compared),
+            str(each.compared_over_options),
+            str(each.undetermined),
+            str(each.inexpressible),
+        )
+        for each in (*counted.publications, counted.total())
+    ]
+
+
+def expressible_to_builtins(counted: Expressible) -> dict[str, Any]:
+    """Return the counts as the plain data that ``validate --expressible --json`` prints."""
+
+    def plain(each: PublicationCount) -> dict[str, Any]:
+        return {
+            "rows": each.rows,
+            "expressible": each.expressible,
+            "compared": each.compared,
+            "compared_over_options": each.compared_over_options,
+            "undetermined": each.undetermined,
+            "inexpressible": each.inexpressible,
+        }
+
+    total = counted.total()
+    return {
+        "first_year": counted.first_year,
+        **plain(total),
+        "expressible_share": total.expressible / max(total.rows, 1),
+        "publications": [{"table": each.table, **plain(each)} for each in counted.publications],
+        "reasons": [
+            {"reason": each.reason, "kind": each.kind, "rows": each.rows}
+            for each in counted.reasons
+        ],
     }
 
 

@@ -156,7 +156,7 @@ def check_names(spec: StudySpec) -> ResolvedStudy:
     resolved = _resolve(spec)
     for run in spec.runs:
         check_sequence(run.model, run.sequence or spec.sequence)
-        allowed = tensor_degrees(run.model)
+        allowed = tensor_degrees(run.model, spec.trained)
         _check_expert(spec, run)
         for degree in tensor_parallel(spec, run):
             if degree not in allowed:
@@ -225,7 +225,7 @@ def tensor_parallel(spec: StudySpec, run: WorkloadSpec) -> tuple[int, ...]:
     from phaze_opt.workload.zoo import tensor_degrees
 
     stated = run.tensor_parallel or spec.tensor_parallel
-    return tensor_degrees(run.model) if stated == "all" else stated
+    return tensor_degrees(run.model, spec.trained) if stated == "all" else stated
 
 
 def area_limit_mm2(spec: StudySpec, base: Accelerator, pe_scale: float = 1.0) -> float:
@@ -371,6 +371,9 @@ def _capture(
         "expert_capacity": tuple(
             float(each) for each in space.values_of("expert_capacity") or (spec.expert_capacity,)
         ),
+        "frozen": spec.frozen,
+        "lora_rank": spec.lora_rank,
+        "lora_targets": spec.lora_targets,
     }
     captured = [load_workload(run.model, sequence_parallel=bool(sp), **options) for sp in split]
     if len(captured) == 1:

@@ -40,6 +40,7 @@ from phaze_opt.spec.objectives import (
 from phaze_opt.spec.sampler_options import SamplerName, check_objectives, sampler_options
 from phaze_opt.spec.space import MOST_CHIPS, Space
 from phaze_opt.training import Training, recompute_with
+from phaze_opt.workload.trained import Trained, trained_parts
 
 TensorDegrees = tuple[int, ...] | Literal["all"]
 """Tensor-parallel degrees; ``"all"`` for those among 1, 2, 4 and 8 that divide the model."""
@@ -199,6 +200,9 @@ class StudySpec:
     model, sequence, attention, tensor_parallel
         Workload, its tokens per sample and its attention (``None`` for the model's own), and the
         tensor-parallel degrees that the placement may choose.
+    frozen, lora_rank, lora_targets
+        What of all models is not trained, or the adapters that are trained instead, see
+        `phaze_opt.workload.trained.Trained`.
     cluster, devices
         Network preset, or file, and the number of accelerators.
     global_batch
@@ -285,6 +289,9 @@ class StudySpec:
     offload_share: float = 1.0
     offload_optimizer: float = 0.0
     placement: PlacementChoice = "solve"
+    frozen: tuple[str, ...] = ()
+    lora_rank: int = 0
+    lora_targets: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         convert_fields(self, "study")
@@ -299,6 +306,7 @@ class StudySpec:
         check_size("global_batch", self.global_batch, MOST_SAMPLES)
         _check_degrees(self.tensor_parallel)
         self._check_training()
+        self._check_trained()
         self._check_workloads()
         if not self.objectives or len(set(self.objectives)) != len(self.objectives):
             raise InputError(
@@ -390,6 +398,20 @@ class StudySpec:
                 "recompute is solve, which belongs to evaluate and explain; a study has axes that "
                 'are solved: recompute = { solve = ["none", "full"] }, recompute_parts = { solve = '
                 '["", "mlp", "mlp,layernorm"] }.'
+            )
+
+    @property
+    def trained(self) -> Trained | None:
+        """What of the models is trained, where it is not all."""
+        return trained_parts(self.frozen, self.lora_rank, self.lora_targets)
+
+    def _check_trained(self) -> None:
+        """Refuse frozen weights that replicas would share out."""
+        stages = self.space.values_of("zero") or (self.zero,)
+        if self.trained is not None and 3 in stages:
+            raise InputError(
+                "zero is 3, but weights that are not trained are not shared out among replicas; it "
+                "must be 0, 1 or 2."
             )
 
     def _check_search(self) -> None:

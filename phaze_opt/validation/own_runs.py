@@ -27,7 +27,7 @@ from phaze_opt.validation.stated_run import EvaluatedRun, evaluate_stated_run
 _NEEDED = ("model", "accelerator", "cluster", "global_batch")
 _PLACES = (
     *("pipeline", "data", "tensor", "devices", "sequence"),
-    *("attention_kernel", "software", "fusion"),
+    *("attention_kernel", "software", "fusion", "lora_rank", "lora_targets"),
 )
 _NOTES = ("case", "source", "trust", "repeats", "note")
 """Columns that say something for a person."""

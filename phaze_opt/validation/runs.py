@@ -20,7 +20,7 @@ from phaze_opt.validation.stated_run import EvaluatedRun, evaluate_stated_run
 
 _FILES = (
     *("training.csv", "training_experts.csv", "training_context.csv"),
-    "training_kept.csv",
+    *("training_kept.csv", "training_adapters.csv"),
 )
 _MEASURED = ("measured_s", "measured_memory_bytes")
 _NOT_OPTIONS = ("table", "case", "trust", "repeats", "source", *_MEASURED)

@@ -176,7 +176,8 @@ def evaluate_stated_run(options: Mapping[str, str]) -> EvaluatedRun:
         Text by column; empty where nothing is stated. ``model``, ``accelerator``, ``cluster``,
         ``pipeline``, ``data``, ``tensor``, ``global_batch`` and ``software`` or ``optimizer`` are
         needed; then there are the fields of `phaze_opt.training.Training`, the columns of
-        `OPEN_COLUMNS`, ``sequence``, ``attention_kernel`` and ``fusion``.
+        `OPEN_COLUMNS`, ``sequence``, ``lora_rank``, ``lora_targets``, ``attention_kernel`` and
+        ``fusion``.
 
     Raises
     ------
@@ -259,6 +260,8 @@ def _as_it_may_have_run(options: Mapping[str, str], software: Software) -> Itera
         context_parallel=(context,),
         expert_tensor_parallel=(values.get("expert_tensor_parallel", 0),),
         sequence=from_text(options["sequence"], int, "sequence") if "sequence" in options else None,
+        lora_rank=from_text(options.get("lora_rank", "0"), int, "lora_rank"),
+        lora_targets=options.get("lora_targets", "").split(),
     )
     fusion = software.fusion
     if "fusion" in options:

@@ -60,6 +60,7 @@ class Passes:
         self._layers = [
             (
                 layer.parameters,
+                layer.has_backward,
                 {
                     name: fuse_once(graph, fusion)
                     for name, graph in graphs_of(layer, training).items()
@@ -88,6 +89,7 @@ class Passes:
     def _layer_s(
         self,
         parameters: int,
+        has_backward: bool,
         graphs: Mapping[str, OperatorGraph],
         launched: Mapping[str, int],
         sent_s: float,
@@ -105,7 +107,7 @@ class Passes:
         passes = {name: max(own_s, host_s[name]) for name, own_s in device_s.items()}
         copies = copies_s(parameters, training, rates.memory_bytes_per_s)
         forward_s, backward_s = passes["forward"] + copies[0], passes["backward"] + copies[1]
-        again_s = self._again_s(passes)
+        again_s = self._again_s(passes) if has_backward else 0.0
         if sent_s == 0.0:
             return forward_s, backward_s + again_s
         share = self._core_share(rates.calibration.collective_core_share)

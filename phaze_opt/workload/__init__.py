@@ -14,6 +14,7 @@ Modules
 ``context_parallel``  a captured model whose sequences are shared among devices
 ``sparse_attention``  attention to keys that an indexer chooses: shapes, and work of its kernels
 ``diffusion``      diffusion transformers: what they have beside the shape of their blocks
+``trained``        what of a model is trained: frozen parts, and low-rank adapters
 ``model_string``   the shape from ``gpt:...``, ``llama:...`` and ``moe:...``
 ``huggingface``    the shape from a Hugging Face ``config.json``; ``huggingface_families`` has a row
                    for every ``model_type``, ``huggingface_later`` those of dense language models
@@ -41,6 +42,8 @@ Formula -> function
 -------------------
 FLOPs of a product                       -> `graph.Gemm.flops`
 FLOPs that the model asks for            -> `graph.Operator.model_flops`, `experts.surplus_flops`
+FLOPs of training a partly frozen model  -> `graph.WorkloadVariant.training_flops`
+layers that gradients come back to       -> `trained.roles_of`
 rows that a grouped product computes     -> `experts.rows_of_expert`,
                                             `experts.rows_of_capacity`
 work of a chunked scan or delta rule     -> `recurrences.ScanShape`, `recurrences.DeltaShape`

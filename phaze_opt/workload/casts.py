@@ -18,6 +18,8 @@ QUANTISE = "quantise"
 _PER_TENSOR = ("fp8", "int8")
 """Recipes with one scale per tensor."""
 _ROUTER = "route"
+_ADAPTER = "adapter_product"
+"""Beginning of the names of the products of adapters, which stay in 16 bits."""
 _NARROW_DTYPE: Dtype = "uint8"
 """Of narrow copies, see `phaze_opt.precision.Precision.stored`."""
 _LEAST_EDGE = 16
@@ -59,6 +61,8 @@ def _is_router(operator: Operator) -> bool:
 def _is_linear(operator: Operator) -> bool:
     """Say whether an operator is one product whose edges are long enough."""
     if len(operator.gemms) != 1 or operator.attention is not None:
+        return False
+    if operator.id.startswith(_ADAPTER):
         return False
     gemm = operator.gemms[0]
     return min(gemm.m, gemm.n, gemm.k) >= _LEAST_EDGE

@@ -15,6 +15,7 @@ from phaze_opt.workload.diffusion import Diffusion
 from phaze_opt.workload.experts import Experts, LatentAttention
 from phaze_opt.workload.recurrences import DeltaNet, StateSpace
 from phaze_opt.workload.sparse_attention import Indexer
+from phaze_opt.workload.trained import Trained
 
 TENSOR_DEGREES = (1, 2, 4, 8)
 """Tensor degrees that are considered: up to the devices of one server (Megatron-LM)."""
@@ -195,6 +196,9 @@ class TransformerConfig:
         A diffusion transformer: image tokens (``sequence``) whose patches have ``vocabulary``
         elements, and the text beside them (Stable Diffusion 3, FLUX.1).
 
+    trained
+        What of it is trained, where it is not all.
+
     Those from ``experts`` on are left out of the JSON of a shape that does not have them.
     """
 
@@ -257,6 +261,7 @@ class TransformerConfig:
     encoder: TransformerConfig | UnsetType = UNSET
     images: TransformerConfig | UnsetType = UNSET
     diffusion: Diffusion | UnsetType = UNSET
+    trained: Trained | UnsetType = UNSET
 
     def __post_init__(self) -> None:
         for name in ("layers", "hidden", "heads", "sequence", "vocabulary"):
@@ -322,6 +327,24 @@ class TransformerConfig:
             raise InputError("State-space mixers and delta nets need a pattern.")
         if self.output_gate and (self.positions != "rotary" or self.latent):
             raise InputError("A gate of attention needs rotary positions, and no latent vectors.")
+        others = {
+            "experts": self.experts,
+            "an encoder and a decoder": self.encoder_layers,
+            "a pattern of sub-layers": self.pattern,
+            "layers that predict further ahead": self.prediction_layers,
+            "several stacks": self.encoder or self.images or self.diffusion,
+        }
+        kind = next((words for words, has in others.items() if has), None)
+        if self.trained and kind is not None:
+            raise InputError(
+                f"frozen parts and adapters are counted of models that are one chain of dense "
+                f"blocks, but this one has {kind}; leave out frozen and lora_rank."
+            )
+        if self.trained and self.trained.lora_rank and self.latent:
+            raise InputError(
+                "lora_rank is given, but adapters beside the layers of latent attention are not "
+                "counted; leave it out."
+            )
         if self.windows and (len(self.windows) != self.layers or min(self.windows) < 0):
             raise InputError(
                 f"windows is {list(self.windows)}, but it must have a number of tokens for each of "
@@ -537,7 +560,10 @@ class TransformerConfig:
         return -(-self.vocabulary // multiple) * multiple
 
     def divides(self, tensor_degree: int) -> bool:
-        """Say whether ``tensor_degree`` devices share heads and feed-forward network evenly."""
+        """Say whether ``tensor_degree`` devices share heads and feed-forward network evenly.
+
+        They share the rank of adapters, and the columns that those beside row-parallel layers make.
+        """
         towers = (tower for tower in (self.encoder, self.images) if tower)
         return self._most_shares % tensor_degree == 0 and all(
             tower.divides(tensor_degree) for tower in towers
@@ -546,7 +572,7 @@ class TransformerConfig:
     @property
     def _most_shares(self) -> int:
         """Largest number of devices that share heads and inner widths evenly."""
-        return math.gcd(*self._heads, *self._widths)
+        return math.gcd(*self._heads, *self._widths, *self._adapter_edges)
 
     @property
     def _heads(self) -> tuple[int, ...]:
@@ -556,6 +582,17 @@ class TransformerConfig:
         scans = (self.state_space.heads, self.state_space.groups) if self.state_space else ()
         deltas = (self.delta_net.heads, self.delta_net.key_heads) if self.delta_net else ()
         return (*attends, *scans, *deltas)
+
+    @property
+    def _adapter_edges(self) -> tuple[int, ...]:
+        """What a group shares out of adapters: their rank, and the width of what they add to."""
+        if not (self.trained and self.trained.lora_rank):
+            return ()
+        return self.trained.lora_rank, self.hidden
+
+    def adapter_rank(self, target: str) -> int:
+        """Return the rank of the adapter beside a linear layer of a block; 0 where none is."""
+        return self.trained.rank_of(target) if self.trained else 0
 
     @property
     def _widths(self) -> tuple[int, ...]:
@@ -589,13 +626,14 @@ class TransformerConfig:
         if tensor_degree < 1 or not self.divides(tensor_degree):
             shared = self._most_shares
             widths = " and ".join(map(str, self._widths))
+            adapters = f", rank {self._adapter_edges[0]}" if self._adapter_edges else ""
             allowed = ", ".join(str(n) for n in range(1, shared + 1) if shared % n == 0)
             if self.pattern:
                 heads = ", ".join(map(str, self._heads))
                 split = f"its heads and groups ({heads}) and feed-forward widths ({widths or 0})"
             else:
                 split = (
-                    f"its {self.heads} heads, {self.key_value_heads} key-value heads and "
+                    f"its {self.heads} heads, {self.key_value_heads} key-value heads{adapters} and "
                     f"feed-forward width {widths}"
                 )
             raise InputError(

@@ -508,6 +508,14 @@ class Layer:
     offloaded_bytes
         What it keeps in tensors that wait on the host by name, under the recompute of a training
         (`phaze_opt.workload.recompute_parts`); not set in a captured layer.
+    frozen_parameters
+        Number of ``parameters`` that are not trained: they have no gradient and no state; not set
+        where all are.
+    frozen_tied_parameters
+        Number of ``tied_parameters`` among them; not set where there are none.
+    stops_gradients
+        Set where neither the layer nor what is before it is trained: no gradient comes back to it,
+        it keeps nothing for a backward, and nothing of it runs again.
     """
 
     name: str
@@ -524,6 +532,22 @@ class Layer:
     expert_groups: tuple[Positive, Positive] | UnsetType = UNSET
     in_bf16: Literal[True] | UnsetType = UNSET
     offloaded_bytes: Size | UnsetType = UNSET
+    frozen_parameters: Size | UnsetType = UNSET
+    frozen_tied_parameters: Size | UnsetType = UNSET
+    stops_gradients: Literal[True] | UnsetType = UNSET
+
+    @property
+    def has_backward(self) -> bool:
+        """Whether gradients come back to it."""
+        return not self.stops_gradients
+
+    @property
+    def training_flops(self) -> int:
+        """As `WorkloadVariant.training_flops`, of a layer of a partly frozen model."""
+        attends = any(each.attention for each in self.backward.operators)
+        attention = sum(each.model_flops for each in self.forward.operators if each.attention)
+        others = sum(each.model_flops for each in self.backward.operators if not each.attention)
+        return self.forward.flops + others + 2 * attends * attention
 
 
 @hashed_once
@@ -598,6 +622,23 @@ class WorkloadVariant:
             count * layer.forward.flops
             for count, layer in zip(self.counts, self.layers, strict=True)
         )
+
+    @property
+    def is_partly_frozen(self) -> bool:
+        """Whether some of the parameters are not trained."""
+        return any(layer.frozen_parameters for layer in self.layers)
+
+    @property
+    def training_flops(self) -> float:
+        """GEMM FLOPs that training asks for, as `forward_flops`: three times as many if all train.
+
+        Of a partly frozen model those of the captured backward count; of fused attention, whose
+        backward computes its scores again, twice those of the forward.
+        """
+        if not self.is_partly_frozen:
+            return 3.0 * self.forward_flops
+        counted = zip(self.counts, self.layers, strict=True)
+        return float(sum(count * layer.training_flops for count, layer in counted))
 
     @property
     def masked_flops_share(self) -> float:

@@ -157,7 +157,9 @@ class _Parts:
         return NamedTensors(self.forward)
 
     def with_run_again(self, names: Iterable[str]) -> Layer:
-        """Return the layer with parts that selective recompute runs again."""
+        """Return the layer with parts that selective recompute runs again, before a backward."""
+        if not self.layer.has_backward:
+            return self.layer
         again = self.again(names)
         more = sum(map(self.forward.bytes_of, again.more))
         return self.forward.with_run_again(again.runs, again.dropped, more)

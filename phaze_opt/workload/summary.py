@@ -39,6 +39,8 @@ class LayerSummary:
         Sizes of whole tensors communicated in forward and backward, by kind of collective.
     routed_parameters
         Those among ``parameters`` that belong to routed experts; not set where there are none.
+    frozen_parameters
+        Those among ``parameters`` that are not trained; not set where all are.
     """
 
     name: str
@@ -54,6 +56,7 @@ class LayerSummary:
     backward_operators: Mapping[str, int]
     collective_bytes: Mapping[str, int]
     routed_parameters: int | UnsetType = UNSET
+    frozen_parameters: int | UnsetType = UNSET
 
 
 @dataclass(frozen=True)
@@ -156,6 +159,7 @@ def _summarise_layer(layer: Layer, count: int) -> LayerSummary:
         backward_operators=_kinds(layer.backward),
         collective_bytes=dict(sorted((Counter(forward) + Counter(backward)).items())),
         routed_parameters=layer.routed_parameters,
+        frozen_parameters=layer.frozen_parameters,
     )
 
 

@@ -7,7 +7,7 @@ import itertools
 import os
 import re
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated, Protocol
 
@@ -23,6 +23,7 @@ from phaze_opt.workload.config import TransformerConfig
 from phaze_opt.workload.graph import Workload, expert_tensor_of
 from phaze_opt.workload.huggingface import is_huggingface_config, read_huggingface_config
 from phaze_opt.workload.model_string import is_model_string, parse_model_string
+from phaze_opt.workload.trained import Trained, trained_parts
 from phaze_opt.workload.workload_file import read_workload, select_variants
 
 _HUGGING_FACE, _FILE = "hf:", ".json"
@@ -50,6 +51,9 @@ def load_workload(
     context_parallel: Sequence[int] = (1,),
     expert_tensor_parallel: Sequence[int] = (0,),
     expert_capacity: Sequence[float] = (0.0,),
+    frozen: Sequence[str] = (),
+    lora_rank: int = 0,
+    lora_targets: Sequence[str] = (),
 ) -> Workload:
     """Return a model at some tensor degrees and microbatches, from the cache where possible.
 
@@ -81,17 +85,26 @@ def load_workload(
     expert_capacity
         Rows of every expert relative to even routing, 0 for the tokens that come; captured in
         every combination, too.
+    frozen, lora_rank, lora_targets
+        What of the model is not trained, or which adapters are trained instead of it, see
+        `phaze_opt.workload.trained.Trained`; the workload's name says so.
 
     Raises
     ------
     InputError
-        If the model is unknown, a tensor degree or number of devices does not divide it, or a
-        number is not allowed or missing.
+        If the model is unknown, a tensor degree or number of devices does not divide it, nothing
+        of it would be trained, or a number is not allowed or missing.
     NotFoundError
         If there is no such file.
     """
     model = os.fspath(model)
+    trained = trained_parts(frozen, lora_rank, lora_targets)
     if _is_captured(model):
+        if trained is not None:
+            raise InputError(
+                f"{model} is captured as it is trained; capture the model again with what is to be "
+                f"frozen ({trained.words})."
+            )
         if attention is not None:
             raise InputError(
                 f"{model} is captured with its own attention; it cannot be changed to {attention}."
@@ -109,6 +122,9 @@ def load_workload(
     pairs = _splits(tensor_parallel, expert_tensor_parallel, sequence_parallel)
     for of_expert in filter(None, expert_tensor_parallel):
         config.require_expert_tensor(of_expert, model=model)
+    if trained is not None:
+        config = replace(config, trained=trained)
+        name = f"{name}, {trained.words}"
     cached: list[CachedVariant] = []
     shared = sorted(set(context_parallel)) or (0,)
     for devices, capacity in itertools.product(shared, sorted(set(expert_capacity))):
@@ -160,7 +176,10 @@ class LoadWorkload(Protocol):
 
 
 def model_loader(
-    model: str, sequence: int | None = None, attention: AttentionKind | None = None
+    model: str,
+    sequence: int | None = None,
+    attention: AttentionKind | None = None,
+    trained: Trained | None = None,
 ) -> LoadWorkload:
     """Return what loads a model under other options by its name or from its file.
 
@@ -168,6 +187,8 @@ def model_loader(
     ----------
     model, sequence, attention
         As `load_workload` takes them.
+    trained
+        What is trained, where it is not all.
     """
 
     def load(
@@ -181,7 +202,7 @@ def model_loader(
     ) -> Workload:
         return load_workload(
             model,
-            tensor_parallel=tensor_degrees(model) if tensor is None else (tensor,),
+            tensor_parallel=tensor_degrees(model, trained) if tensor is None else (tensor,),
             microbatch=(microbatch,),
             sequence_parallel=sequence_parallel,
             sequence=sequence,
@@ -189,6 +210,7 @@ def model_loader(
             context_parallel=(context_parallel,),
             expert_tensor_parallel=(expert_tensor_parallel,),
             expert_capacity=(expert_capacity,),
+            **({} if trained is None else asdict(trained)),
         )
 
     return load
@@ -250,8 +272,8 @@ def check_sequence(model: str, sequence: int | None) -> None:
         _refuse_unstated_sequence(model_config(model, sequence), model, sequence)
 
 
-def tensor_degrees(model: str) -> tuple[int, ...]:
-    """Return the tensor degrees among 1, 2, 4 and 8 that divide the model.
+def tensor_degrees(model: str, trained: Trained | None = None) -> tuple[int, ...]:
+    """Return the tensor degrees among 1, 2, 4 and 8 that divide the model, and its adapters.
 
     For a captured file these are the tensor degrees that it holds.
     """
@@ -259,7 +281,8 @@ def tensor_degrees(model: str) -> tuple[int, ...]:
         return tuple(
             sorted({variant.tensor_parallel for variant in read_workload(Path(model)).variants})
         )
-    return model_config(model).tensor_degrees()
+    config = model_config(model)
+    return (config if trained is None else replace(config, trained=trained)).tensor_degrees()
 
 
 def microbatches(model: str) -> tuple[int, ...] | None:

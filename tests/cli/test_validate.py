@@ -41,7 +41,7 @@ def test_the_keys_of_json_are_stable(phaze: Phaze) -> None:
     assert all(row.keys() == ROW_KEYS for table in tables for row in table["rows"])
     by_name = {table["table"]: table for table in tables}
     bridge = [table for table in tables if table["table"] == "megatron-bridge"]
-    assert sum(len(table["unexpressed"]) for table in bridge) == 15
+    assert sum(len(table["unexpressed"]) for table in bridge) == 11
     assert by_name["misc"]["mean_absolute_error"] is None
     for table in (by_name["mlperf"], bridge[0]):
         assert table["rows"] and table["unexpressed"]
@@ -84,3 +84,19 @@ def test_own_runs_are_shown(phaze: Phaze, tmp_path: Path) -> None:
     refused = phaze("validate", "--csv", str(runs))
     assert (refused.code, refused.out) == (2, "") and "training" in refused.err
     assert phaze("validate", "training", "--csv", str(tmp_path / "none.csv")).code == 3
+
+
+def test_published_runs_are_counted_by_whether_they_can_be_expressed(phaze: Phaze) -> None:
+    """As text and as data, which add up; nothing is predicted, and other questions are refused."""
+    counted = phaze("validate", "--expressible", "--json").json
+    parts = ("compared", "compared_over_options", "undetermined", "inexpressible")
+    for each in (counted, *counted["publications"]):
+        assert each["rows"] == sum(each[part] for part in parts)
+        assert each["expressible"] == each["rows"] - each["inexpressible"]
+    assert counted["rows"] == sum(each["rows"] for each in counted["publications"])
+    assert counted["expressible_share"] == counted["expressible"] / counted["rows"]
+    assert {each["kind"] for each in counted["reasons"]} == {"program", "publication"}
+    shown = phaze("validate", "training", "--expressible").out
+    assert f"{counted['expressible']} of {counted['rows']} can be expressed" in shown
+    for refused in (("memory",), ("--rows",), ("--all",), ("--plot", "plot.html")):
+        assert phaze("validate", "--expressible", *refused).code == 2

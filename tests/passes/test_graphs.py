@@ -18,4 +18,4 @@ def test_what_runs_again(recompute: Recompute) -> None:
         graphs = graphs_of(layer, training)
         assert (graphs["forward"], graphs["backward"]) == (layer.forward, layer.backward)
         again = {"none": None, "selective": layer.selective_recompute, "full": layer.forward}
-        assert runs_again(graphs, training) is again[recompute]
+        assert runs_again(layer, graphs, training) is again[recompute]

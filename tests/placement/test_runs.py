@@ -30,6 +30,7 @@ def test_a_stage_receives_one_message_per_layer_outside(count: int, data: st.Dat
     pairs = [(a, b) for a in range(count) for b in range(a + 1, count)]
     edges = data.draw(st.lists(st.sampled_from(pairs), unique=True)) if pairs else []
     consumers = {a: [d for s, d in edges if s == a] for a in dict.fromkeys(s for s, _ in edges)}
+    returns = data.draw(st.lists(st.booleans(), min_size=count, max_size=count))
     activation_s, gradient_s, transfer_bytes = receives_of_runs(
         count,
         np.array(list(consumers), dtype=np.int64),
@@ -38,13 +39,16 @@ def test_a_stage_receives_one_message_per_layer_outside(count: int, data: st.Dat
         # Powers of two: a sum says which messages it is made of, exactly.
         np.array([2.0**source for source in consumers]),
         np.array([3.0 * 2.0**source for source in consumers]),
+        np.array([returns[source] for source in consumers], dtype=np.bool_),
     )
     for i in range(count):
         for j in range(i + 1, count + 1):
             stage = range(i, j)
             taken = sum(2.0**s for s, ds in consumers.items() if s < i and {*ds} & {*stage})
-            # A later stage sends the gradient back to the stage of the source.
-            back = sum(2.0**s for s, ds in consumers.items() if s in stage and max(ds) >= j)
+            # A later stage sends the gradient back to the stage of the source, if it is needed.
+            back = sum(
+                2.0**s for s, ds in consumers.items() if returns[s] and s in stage and max(ds) >= j
+            )
             assert activation_s[i, j] == taken
             assert gradient_s[i, j] == back
             assert transfer_bytes[i, j] == 3.0 * (taken + back)

@@ -70,6 +70,9 @@ OTHER: dict[str, str] = {
     "fp8_param_gather": "true",
     "accumulation_dtype": '"bf16"',
     "context_parallel": "2",
+    "frozen": '["embedding"]',
+    "lora_rank": "8",
+    "lora_targets": '["linear_qkv"]',
     "context_kind": '"a2a"',
     "recompute_parts": '"core_attn"',
     "fused_accumulation": "true",
@@ -87,6 +90,7 @@ NEEDS: dict[str, dict[str, str]] = {
     "fp8_param_gather": _FP8,
     "fp8_scaling": _FP8,
     "offload_optimizer": {"optimizer": '"adam"'},
+    "lora_targets": {"lora_rank": "8"},
 }
 """Keys that stand only beside others."""
 INNER: dict[type, tuple[str, dict[str, str]]] = {

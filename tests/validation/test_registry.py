@@ -32,18 +32,22 @@ PUBLISHED = {
     "maxtext": 16,
     "tpu-recipes": 5,
     "misc": 14,
-    "megatron-bridge": 68,
+    "megatron-bridge": 64,
     "megatron-bridge-experts": 30,
     "megatron-bridge-experts-bf16": 2,
     "megatron-bridge-nccl": 10,
     "megatron-lm-ladder": 7,
     "mlperf": 23,
     "automodel": 6,
-    "megatron-moe": 6,
+    "megatron-moe": 7,
     "megatron-bridge-hybrids": 17,
+    "megatron-bridge-lora": 4,
 }
 """Rows of the tables of training runs as they were collected."""
-TRAINING = "training.csv", "training_experts.csv", "training_context.csv", "training_kept.csv"
+TRAINING = (
+    *("training.csv", "training_experts.csv", "training_context.csv", "training_kept.csv"),
+    "training_adapters.csv",
+)
 """Files of training runs that are expressed."""
 BEST_PRODUCTS = 20
 """Rows of the table of fastest products, in two precisions."""

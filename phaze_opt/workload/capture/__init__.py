@@ -22,6 +22,7 @@ Modules
 ``kernels``              fused kernels that ATen lacks: attention, rotary positions, norm, loss
 ``recurrence_kernels``   kernels of state-space and delta-net mixers
 ``expert_kernels``       routing, grouped products and activation of experts
+``adapter_kernels``      products of low-rank adapters
 ``user_module``          the user's own module: `user_module.capture`
 ``module_trace``         one microbatch of a whole module, traced and cut
 ``loops``                scans of a user's module as loops of their body
@@ -54,5 +55,7 @@ stash under selective recompute          -> `selective_recompute.selective_recom
 transient memory (peak of live tensors)  -> `working_set.peak_bytes`, fused `working_set.fuse_steps`
 compulsory HBM bytes of an operator      -> `layer._read_elements`, `layer._written_elements`
 collectives of a block                   -> `tensor_parallel.sum_over_group`
+collectives of an adapter                -> `tensor_parallel.ColumnAdapter`, `RowAdapter`
+what has no weight gradient              -> ``requires_grad`` in `layer`, `module_trace`
 activations between layers               -> `layer.TracedModel.outputs`
 """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -36,6 +36,15 @@ class Trace:
     backward: fx.Graph
     held: Mapping[str, str]
     results: int
+
+    def without_backward(self) -> Trace:
+        """Return the forward of a module that is not trained, which keeps nothing."""
+        (output,) = self.forward.find_nodes(op="output")
+        (values, *_) = output.args
+        output.args = (tuple(values)[: self.results],)
+        backward = fx.Graph()
+        backward.output(())
+        return replace(self, backward=backward)
 
 
 class _Traced(Exception):

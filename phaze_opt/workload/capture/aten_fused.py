@@ -199,6 +199,23 @@ def _gated_activation_backward(node: fx.Node) -> tuple[NodeWork, ...]:
     return (NodeWork(vector=tuple(rows_of(kind, gradient) for kind in kinds)),)
 
 
+def _adapter_product(node: fx.Node) -> tuple[NodeWork, ...]:
+    """Return a product of rows and a factor of an adapter, or its gradient of the rows."""
+    rows, factor = (value_of(node.args[place]) for place in (0, 1))
+    n = value_of(node).shape[-1]
+    k = rows.shape[-1]
+    factors = cast(tuple[fx.Node, ...], tuple(node.args[:2]))
+    assert n * k == factor.numel()
+    return (NodeWork(gemms=(Gemm(rows.numel() // k, n, k),), factors=factors),)
+
+
+def _adapter_product_weight(node: fx.Node) -> tuple[NodeWork, ...]:
+    """Return the gradient of a factor of an adapter."""
+    gradient, (m, n) = value_of(node.args[0]), value_of(node).shape
+    factors = cast(tuple[fx.Node, ...], tuple(node.args[:2]))
+    return (NodeWork(gemms=(Gemm(m, n, gradient.numel() // m),), factors=factors),)
+
+
 def of_operand(kind: str, index: int) -> Callable[[fx.Node], tuple[NodeWork, ...]]:
     """Return the handler of vector work with the shape of one operand."""
 
@@ -345,6 +362,9 @@ FUSED: Mapping[str, Callable[[fx.Node], tuple[NodeWork, ...]]] = {
     "phaze::route_backward": _route(1),
     "phaze::permute_rows": _permute_rows,
     "phaze::combine_rows": of_operand("reduce", 0),
+    "phaze::adapter_product": _adapter_product,
+    "phaze::adapter_product_data": _adapter_product,
+    "phaze::adapter_product_weight": _adapter_product_weight,
     "phaze::grouped_product": _grouped_product,
     "phaze::grouped_product_data": _grouped_product,
     "phaze::grouped_product_weight": _grouped_product_weight,

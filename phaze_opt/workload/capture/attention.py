@@ -156,10 +156,12 @@ class Attention(AttentionCore):
             if config.kernels != "fused":
                 shape, dtype = (config.sequence, config.rotary_size // 2), torch.complex64
             self.register_buffer("table", torch.empty(shape, dtype=dtype, device="meta"))
-        self.query_key_value = ColumnParallelLinear(config.hidden, outputs, biases, group)
+        rank = config.adapter_rank("linear_qkv")
+        self.query_key_value = ColumnParallelLinear(config.hidden, outputs, biases, group, rank)
         self.head_norms = nn.ModuleList(self._head_norms())
         bias = _either(config.projection_bias, config.bias)
-        self.projection = RowParallelLinear(context, config.hidden, bias, group)
+        rank = config.adapter_rank("linear_proj")
+        self.projection = RowParallelLinear(context, config.hidden, bias, group, rank)
 
     def forward(self, x: Tensor, position_bias: Tensor | None = None) -> Tensor:
         """Return the projected context; relative positions are a bias of the scores."""

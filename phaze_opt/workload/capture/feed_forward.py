@@ -25,8 +25,9 @@ class FeedForward(nn.Module):
         self.compiled = config.kernels == "compiled"
         inner = width or config.inner
         outputs = (inner,) * (2 if is_gated(config.activation) else 1)
-        self.up = ColumnParallelLinear(config.hidden, outputs, config.bias, group)
-        self.down = RowParallelLinear(inner, config.hidden, config.bias, group)
+        first, last = (config.adapter_rank(name) for name in ("linear_fc1", "linear_fc2"))
+        self.up = ColumnParallelLinear(config.hidden, outputs, config.bias, group, first)
+        self.down = RowParallelLinear(inner, config.hidden, config.bias, group, last)
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the network's result."""

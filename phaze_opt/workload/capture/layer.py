@@ -78,11 +78,29 @@ def capture_layer(
     expert_groups
         See `Layer`.
     """
-    model = TracedModel(trace(module, inputs))
     parameters = sum(parameter.numel() for parameter in module.parameters())
-    layer = model.layer(name, model.whole, parameters, tied_parameters)
-    groups = expert_groups or UNSET
-    return replace(layer, routed_parameters=routed_parameters or UNSET, expert_groups=groups)
+    frozen = sum(p.numel() for p in module.parameters() if not p.requires_grad)
+    has_backward = any(tensor.requires_grad for tensor in (*module.parameters(), *inputs))
+    model = TracedModel(trace(module, inputs) if has_backward else _trace_forward(module, inputs))
+    layer = model.layer(name, model.whole, parameters, tied_parameters, has_backward)
+    return replace(
+        layer,
+        routed_parameters=routed_parameters or UNSET,
+        expert_groups=expert_groups or UNSET,
+        frozen_parameters=frozen or UNSET,
+    )
+
+
+def _trace_forward(module: nn.Module, inputs: Sequence[torch.Tensor]) -> Trace:
+    """Trace a layer of which neither the parameters nor the inputs need gradients."""
+    parameters = list(module.parameters())
+    for parameter in parameters:
+        parameter.requires_grad_()
+    try:
+        return trace(module, inputs).without_backward()
+    finally:
+        for parameter in parameters:
+            parameter.requires_grad_(False)
 
 
 class TracedModel:
@@ -105,8 +123,18 @@ class TracedModel:
         self._kept = set(kept.values())
         self._weight_gradients = _bases(self.backward, self.backward.outputs[: len(traced.held)])
 
-    def layer(self, name: str, part: LayerNodes, parameters: int, tied_parameters: int) -> Layer:
-        """Return the layer of a part that holds a number of ``parameters``."""
+    def layer(
+        self,
+        name: str,
+        part: LayerNodes,
+        parameters: int,
+        tied_parameters: int,
+        has_backward: bool = True,
+    ) -> Layer:
+        """Return the layer of a part that holds a number of ``parameters``.
+
+        Without a backward it keeps nothing, and nothing runs again.
+        """
         outputs = self.outputs(part)
         wanted = _bases(self.backward, self.backward.outputs[len(self.traced.held) :])
         gradients = _handed_over(self.backward, part.backward, wanted)
@@ -117,19 +145,22 @@ class TracedModel:
             RecomputePlan(self._activations(chosen.kept), chosen.nodes),
             RecomputePlan(self.inputs(part), part.forward),
         )
+        if not has_backward:
+            plans = (RecomputePlan(set(), []),) * 3
         working_set = partial(self._working_set, part, (outputs, gradients), stash)
         leaving = outputs | self._kept, gradients | _bases(self.backward, self.backward.outputs)
         return Layer(
             name=name,
             forward=self._graph(self.forward, part.forward, leaving[0]),
             backward=self._graph(self.backward, part.backward, leaving[1]),
-            selective_recompute=self._graph(self.forward, chosen.nodes, leaving[0]),
+            selective_recompute=self._graph(self.forward, plans[1].nodes, leaving[0]),
             parameters=parameters,
             tied_parameters=tied_parameters,
             stash_bytes=BytesByRecompute(*(_total(plan.kept) for plan in plans)),
             transient_bytes=BytesByRecompute(*(working_set(plan, False) for plan in plans)),
             fused_transient_bytes=BytesByRecompute(*(working_set(plan, True) for plan in plans)),
             output_bytes=_total(outputs),
+            stops_gradients=UNSET if has_backward else True,
         )
 
     def inputs(self, part: LayerNodes) -> set[ResultMemory]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
@@ -111,6 +111,9 @@ class _ModuleTracer:
         parameters = dict(module.named_parameters())
         names = {id(parameter): name for name, parameter in parameters.items()}
         self._sizes = {name: parameter.numel() for name, parameter in parameters.items()}
+        self._frozen = frozenset(
+            name for name, parameter in parameters.items() if not parameter.requires_grad
+        )
         self._held = {
             name: frozenset(names[id(parameter)] for parameter in layer.parameters())
             for name, layer in self.layers.items()
@@ -156,7 +159,9 @@ class _ModuleTracer:
         parts = cut_into_layers(model, self.segments.names)
         with unknown_products_located(run_once):
             closed = self._closed_segments(repeats)
-            layers = _layers(model, parts, self._sizes, closed, self._routed)
+            held = _held_by(model, parts, self._sizes, closed)
+            reached = self._reached(held, _edges(model, list(parts.values())))
+            layers = _layers(model, parts, self._sizes, self._frozen, self._routed, held, reached)
         return _Cut(
             names=tuple(parts),
             layers=layers,
@@ -172,6 +177,20 @@ class _ModuleTracer:
                 inside |= self._held[name] | {f"{name}.{key}" for key, _ in layer.named_buffers()}
         inside -= self._shared.union(*(self._held[name] for name in traced))
         return {name: tensor for name, tensor in self._tensors.items() if name not in inside}
+
+    def _reached(
+        self, holdings: Sequence[Set[str]], edges: Sequence[tuple[int, int, int]]
+    ) -> list[bool]:
+        """Say to which parts gradients come back: that are trained, or after one that is.
+
+        To all of them where everything is trained, or the inputs need gradients.
+        """
+        if not self._frozen or any(argument.requires_grad for argument in self._arguments):
+            return [True] * len(holdings)
+        reached = [bool(held - self._frozen) for held in holdings]
+        for source, destination, _ in sorted(edges, key=lambda edge: edge[1]):
+            reached[destination] = reached[destination] or reached[source]
+        return reached
 
     def _closed_segments(self, repeats: Repeats | None) -> dict[int, frozenset[str]]:
         """Return the parameters of closed calls by the number of their segment."""
@@ -321,14 +340,13 @@ def _fused_norm(
     return normed
 
 
-def _layers(
+def _held_by(
     model: TracedModel,
     parts: Mapping[str, LayerNodes],
     sizes: Mapping[str, int],
     closed: Mapping[int, frozenset[str]],
-    routed: Collection[str],
-) -> tuple[Layer, ...]:
-    """Return the layer of every part, without a name.
+) -> list[Set[str]]:
+    """Return the parameters that every part holds.
 
     Parameters
     ----------
@@ -338,25 +356,52 @@ def _layers(
         Elements of every parameter.
     closed
         Parameters of the closed calls, which their operators do not read, by segment.
-    routed
-        Parameters of routed experts.
     """
-    holdings = [
+    return [
         (_parameters(model, part.forward) & sizes.keys()) | closed.get(part.segment, frozenset())
         for part in parts.values()
     ]
+
+
+def _layers(
+    model: TracedModel,
+    parts: Mapping[str, LayerNodes],
+    sizes: Mapping[str, int],
+    frozen: frozenset[str],
+    routed: Set[str],
+    holdings: Sequence[Set[str]],
+    reached: Sequence[bool],
+) -> tuple[Layer, ...]:
+    """Return the layer of every part, without a name.
+
+    Parameters
+    ----------
+    model, parts
+        The traced module and what it was cut into.
+    sizes
+        Elements of every parameter.
+    frozen, routed
+        Parameters that are not trained, and those of routed experts.
+    holdings
+        The parameters of every part.
+    reached
+        Whether gradients come back to each.
+    """
     holders = Counter(parameter for held in holdings for parameter in held)
-    layers = []
-    for part, held in zip(parts.values(), holdings, strict=True):
-        layer = model.layer(
-            "",
-            part,
-            parameters=sum(sizes[parameter] for parameter in held),
-            tied_parameters=sum(sizes[parameter] for parameter in held if holders[parameter] > 1),
+    shared = {parameter for parameter, count in holders.items() if count > 1}
+
+    def count(parameters: Set[str]) -> int:
+        return sum(sizes[parameter] for parameter in parameters)
+
+    return tuple(
+        replace(
+            model.layer("", part, count(held), count(held & shared), has_backward),
+            routed_parameters=count(held & routed) or UNSET,
+            frozen_parameters=count(held & frozen) or UNSET,
+            frozen_tied_parameters=count(held & frozen & shared) or UNSET,
         )
-        of_experts = sum(sizes[parameter] for parameter in held if parameter in routed)
-        layers.append(replace(layer, routed_parameters=of_experts or UNSET))
-    return tuple(layers)
+        for part, held, has_backward in zip(parts.values(), holdings, reached, strict=True)
+    )
 
 
 def _variant(cut: _Cut, samples: int, tensor_degree: int) -> WorkloadVariant:

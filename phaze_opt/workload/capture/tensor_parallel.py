@@ -14,6 +14,11 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from phaze_opt.workload.capture import expert_kernels, kernels
+from phaze_opt.workload.capture.adapter_kernels import (
+    adapter_product,
+    adapter_product_data,
+    adapter_product_weight,
+)
 from phaze_opt.workload.capture.kernels import differentiate, shape_only
 
 DTYPE = torch.bfloat16
@@ -114,34 +119,61 @@ def gather_sequence(x: Tensor, group: TensorGroup) -> Tensor:
     return copy_to_group(x)
 
 
+class _OwnRows(torch.autograd.Function):
+    """The device's share of the sequence of what every device holds; its gradient is gathered."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, tensor_degree: int) -> Tensor:
+        """Take the share."""
+        ctx.tensor_degree = tensor_degree
+        return x.narrow(0, 0, x.shape[0] // tensor_degree)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Any:
+        """Gather the gradients of all shares."""
+        return all_gather(gradient, ctx.tensor_degree), None
+
+
 class _GatheredLinear(torch.autograd.Function):
     """Column-parallel linear layers of one input that is split along the sequence.
 
     Only the share of the device is kept for the backward, which gathers the sequence again for the
-    weight gradients (Korthikanti et al. 2022, section 4.2.2).
+    weight gradients (Korthikanti et al. 2022, section 4.2.2). The first factor of an adapter
+    multiplies the gathered sequence too, and its result is the last one.
     """
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, tensor_degree: int, *weights_and_biases: Tensor | None) -> Any:
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        tensor_degree: int,
+        factor: Tensor | None,
+        *weights_and_biases: Tensor | None,
+    ) -> Any:
         """Gather the sequence once and multiply it by every weight."""
         half = len(weights_and_biases) // 2
         weights, biases = weights_and_biases[:half], weights_and_biases[half:]
         ctx.tensor_degree = tensor_degree
         ctx.with_bias = [bias is not None for bias in biases]
-        ctx.save_for_backward(x, *weights)
+        ctx.save_for_backward(x, factor, *weights)
         whole = all_gather(x, tensor_degree)
-        return tuple(
+        results = tuple(
             functional.linear(whole, weight, bias)
             for weight, bias in zip(weights, biases, strict=True)
             if weight is not None
         )
+        return results if factor is None else (*results, adapter_product(whole, factor))
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Any:
         """Return gradients of the share, of the weights and of the biases."""
-        x, *weights = ctx.saved_tensors
-        flat = [gradient.reshape(-1, gradient.shape[-1]) for gradient in gradients]
+        x, factor, *weights = ctx.saved_tensors
+        own = gradients if factor is None else gradients[:-1]
+        flat = [gradient.reshape(-1, gradient.shape[-1]) for gradient in own]
         products = [g.mm(weight) for g, weight in zip(flat, weights, strict=True)]
+        if factor is not None:
+            product = adapter_product_data(gradients[-1], factor)
+            products.append(product.view(-1, product.shape[-1]))
         whole = all_gather(x, ctx.tensor_degree)
         partial = products[0]
         for product in products[1:]:
@@ -152,7 +184,8 @@ class _GatheredLinear(torch.autograd.Function):
         bias_gradients = [
             g.sum(0) if wanted else None for g, wanted in zip(flat, ctx.with_bias, strict=True)
         ]
-        return share, None, *weight_gradients, *bias_gradients
+        of_factor = None if factor is None else adapter_product_weight(gradients[-1], whole)
+        return share, None, of_factor, *weight_gradients, *bias_gradients
 
 
 def parameter(*shape: int) -> nn.Parameter:
@@ -169,6 +202,7 @@ class ColumnParallelLinear(nn.Module):
         outputs: tuple[int, ...],
         bias: bool | tuple[bool, ...],
         group: TensorGroup,
+        adapter_rank: int = 0,
     ) -> None:
         super().__init__()
         self.group = group
@@ -177,6 +211,7 @@ class ColumnParallelLinear(nn.Module):
         self.weights = nn.ParameterList(parameter(n, inputs) for n in columns)
         biased = zip(columns, self.with_bias, strict=True)
         self.biases = nn.ParameterList(parameter(n) for n, has_bias in biased if has_bias)
+        self.adapter = ColumnAdapter(inputs, columns, adapter_rank, group) if adapter_rank else None
 
     def forward(self, x: Tensor) -> tuple[Tensor, ...]:
         """Return the local columns of every product."""
@@ -185,12 +220,20 @@ class ColumnParallelLinear(nn.Module):
         biases: Sequence[Tensor | None] = [
             next(own) if has_bias else None for has_bias in self.with_bias
         ]
+        factor = None if self.adapter is None else self.adapter.first
         if self.group.splits_sequence:
-            return tuple(apply(_GatheredLinear, x, self.group.tensor_degree, *weights, *biases))
+            degree = self.group.tensor_degree
+            results = tuple(apply(_GatheredLinear, x, degree, factor, *weights, *biases))
+            return (
+                results if self.adapter is None else self.adapter.added(results[:-1], results[-1])
+            )
         if self.group.tensor_degree > 1:
             x = copy_to_group(x)
         pairs = zip(weights, biases, strict=True)
-        return tuple(functional.linear(x, weight, bias) for weight, bias in pairs)
+        results = tuple(functional.linear(x, weight, bias) for weight, bias in pairs)
+        if self.adapter is None or factor is None:
+            return results
+        return self.adapter.added(results, adapter_product(x, factor))
 
 
 class RowParallelLinear(nn.Module):
@@ -199,18 +242,69 @@ class RowParallelLinear(nn.Module):
     The bias is added after the sum, so that it is added once.
     """
 
-    def __init__(self, inputs: int, outputs: int, bias: bool, group: TensorGroup) -> None:
+    def __init__(
+        self, inputs: int, outputs: int, bias: bool, group: TensorGroup, adapter_rank: int = 0
+    ) -> None:
         super().__init__()
         self.group = group
         self.weight = parameter(outputs, inputs // group.tensor_degree)
         self.bias = parameter(outputs) if bias else None
+        self.adapter = RowAdapter(inputs, outputs, adapter_rank, group) if adapter_rank else None
 
     def forward(self, x: Tensor) -> Tensor:
         """Multiply the local part and sum over the group."""
         if self.group.tensor_degree == 1:
-            return functional.linear(x, self.weight, self.bias)
+            total = functional.linear(x, self.weight, self.bias)
+            return total if self.adapter is None else self.adapter(total, x)
         total = sum_over_group(functional.linear(x, self.weight), self.group)
+        if self.adapter is not None:
+            total = self.adapter(total, x)
         return total if self.bias is None else total + self.bias
+
+
+_ADAPTER_SCALE = 2.0
+"""What an adapter's result is multiplied by; its value changes nothing that is counted."""
+
+
+class ColumnAdapter(nn.Module):
+    """A low-rank adapter beside column-parallel layers of one input; both factors by columns."""
+
+    def __init__(self, inputs: int, columns: Sequence[int], rank: int, group: TensorGroup) -> None:
+        super().__init__()
+        self.group = group
+        self.first = parameter(rank // group.tensor_degree, inputs)
+        self.second = nn.ParameterList(parameter(n, rank) for n in columns)
+
+    def added(self, results: tuple[Tensor, ...], short: Tensor) -> tuple[Tensor, ...]:
+        """Add to the layers' results what the device's share of the first factor's becomes."""
+        if self.group.tensor_degree > 1:
+            short = copy_to_group(all_gather_columns(short, self.group.tensor_degree))
+        pairs = zip(results, self.second, strict=True)
+        return tuple(
+            result + adapter_product(short, second) * _ADAPTER_SCALE for result, second in pairs
+        )
+
+
+class RowAdapter(nn.Module):
+    """A low-rank adapter beside a row-parallel layer: factors by rows, and by columns."""
+
+    def __init__(self, inputs: int, outputs: int, rank: int, group: TensorGroup) -> None:
+        super().__init__()
+        self.group = group
+        self.first = parameter(rank, inputs // group.tensor_degree)
+        self.second = parameter(outputs // group.tensor_degree, rank)
+
+    def forward(self, total: Tensor, x: Tensor) -> Tensor:
+        """Add what the adapter makes of the layer's input to the layer's summed result."""
+        short, degree = adapter_product(x, self.first), self.group.tensor_degree
+        if degree > 1:
+            short = copy_to_group(all_reduce(short))
+        result = adapter_product(short, self.second)
+        if degree > 1:
+            result = all_gather_columns(result, degree)
+        if self.group.splits_sequence:
+            result = apply(_OwnRows, result, degree)
+        return total + result * _ADAPTER_SCALE
 
 
 class RepeatedLinear(nn.Module):

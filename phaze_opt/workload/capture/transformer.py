@@ -9,13 +9,14 @@ together in `towers`, diffusion transformers in `diffusion`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import torch
 from msgspec import UNSET
 from torch import Tensor, nn
 
+from phaze_opt.errors import InputError
 from phaze_opt.workload.capture.assembly import Assembly, DistinctLayer, activation
 from phaze_opt.workload.capture.blocks import Block
 from phaze_opt.workload.capture.diffusion import diffusion_transformer
@@ -34,6 +35,7 @@ from phaze_opt.workload.capture.tensor_parallel import DTYPE, TensorGroup
 from phaze_opt.workload.capture.towers import images_and_text, speech_and_text
 from phaze_opt.workload.config import TransformerConfig
 from phaze_opt.workload.graph import Layer, WorkloadVariant
+from phaze_opt.workload.trained import LayerRole, role_names, roles_of
 
 _WINDOWED = "window_block"
 _PREDICTION = "prediction_layer"
@@ -52,20 +54,12 @@ def capture_transformer(
     All blocks that attend to as many tokens share one layer.
     """
     group = TensorGroup(tensor_parallel, sequence_parallel, expert_tensor)
+    if config.trained:
+        return _partly_frozen(config, group, microbatch)
     assembly = _assembly(config, group, microbatch)
     parts, places = assembly.parts, assembly.places
     kinds = list(dict.fromkeys(kind for _, kind in places))
-    layers = {
-        kind: capture_layer(
-            kind,
-            parts[kind].module,
-            parts[kind].inputs,
-            tied_parameters=parts[kind].words,
-            routed_parameters=_routed_parameters(parts[kind].module),
-            expert_groups=_expert_groups(parts[kind].module, config),
-        )
-        for kind in kinds
-    }
+    layers = {kind: _capture(kind, parts[kind], config) for kind in kinds}
     if config.encoder_layers:
         stream = parts["head"].inputs[0]
         edges = _two_stacks(config, stream.numel() * stream.element_size(), layers)
@@ -83,6 +77,79 @@ def capture_transformer(
         edges=edges,
         expert_tensor=expert_tensor or UNSET,
     )
+
+
+def _capture(kind: str, part: DistinctLayer, config: TransformerConfig) -> Layer:
+    """Capture a distinct layer."""
+    return capture_layer(
+        kind,
+        part.module,
+        part.inputs,
+        tied_parameters=part.words,
+        routed_parameters=_routed_parameters(part.module),
+        expert_groups=_expert_groups(part.module, config),
+    )
+
+
+def _partly_frozen(
+    config: TransformerConfig, group: TensorGroup, microbatch: int
+) -> WorkloadVariant:
+    """Capture a chain of which not all is trained: equal layers with equal roles share one."""
+    assert config.trained
+    parts = _parts(config, group, microbatch)
+    names = {
+        kind: [name for name, _ in part.module.named_parameters()] for kind, part in parts.items()
+    }
+    roles = roles_of(config.trained, [(*place, names[place[1]]) for place in _places(config)])
+    _refuse_half_tied(roles, parts)
+    distinct = list(dict.fromkeys(role for _, role in roles))
+    called = dict(zip(distinct, role_names(distinct, [role for _, role in roles]), strict=True))
+    layers: dict[LayerRole, Layer] = {}
+    for role in distinct:
+        part = parts[role.kind]
+        for name, parameter in part.module.named_parameters():
+            parameter.requires_grad_(name not in role.frozen)
+        if not role.is_first:
+            inputs = part.inputs
+        else:
+            inputs = tuple(tensor.detach() for tensor in part.inputs)
+        layer = _capture(role.kind, replace(part, inputs=inputs), config)
+        is_tied_frozen = part.words > 0 and _words_of(role.kind) in role.frozen
+        layers[role] = replace(
+            layer,
+            name=called[role],
+            frozen_tied_parameters=part.words if is_tied_frozen else UNSET,
+        )
+    return WorkloadVariant(
+        tensor_parallel=group.tensor_degree,
+        microbatch=microbatch,
+        sequence_parallel=group.splits_sequence,
+        layers=tuple(layers.values()),
+        nodes=tuple((name, distinct.index(role)) for name, role in roles),
+        edges=tuple(
+            (place, place + 1, layers[role].output_bytes)
+            for place, (_, role) in enumerate(roles[:-1])
+        ),
+    )
+
+
+def _words_of(kind: str) -> str:
+    """Return the name of the word embedding in a layer that holds it."""
+    return "words" if kind == "embedding" else "vocabulary.weights.0"
+
+
+def _refuse_half_tied(
+    roles: Sequence[tuple[str, LayerRole]], parts: dict[str, DistinctLayer]
+) -> None:
+    """Refuse a tied weight that is frozen in one of the layers that hold it."""
+    holding = [(name, role) for name, role in roles if parts[role.kind].words]
+    tied = {f"{name}.{_words_of(role.kind)}": role for name, role in holding}
+    frozen = [name for name, role in tied.items() if name.partition(".")[2] in role.frozen]
+    if frozen and len(frozen) < len(tied):
+        trained = next(name for name in tied if name not in frozen)
+        raise InputError(
+            f"frozen names {frozen[0]}, but {trained} is the same weight; freeze both or neither."
+        )
 
 
 def count_parameters(config: TransformerConfig, *, active: bool = False) -> int:

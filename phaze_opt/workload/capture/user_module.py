@@ -32,6 +32,7 @@ from phaze_opt.workload.capture.parallel_plan import (
     with_own_experts,
 )
 from phaze_opt.workload.graph import Workload
+from phaze_opt.workload.trained import Trained, matches, no_such_part
 
 Factory = Callable[[int], Any]
 """Makes a module and its inputs for a microbatch, and perhaps a plan that splits it."""
@@ -63,6 +64,7 @@ def capture(
     tensor_parallel: Sequence[int] | None = None,
     plan: Plan | None = None,
     sequence: int | None = None,
+    frozen: Sequence[str] = (),
 ) -> Workload:
     """Capture a module, or the module that a factory makes.
 
@@ -98,6 +100,9 @@ def capture(
         factory returns it beside the inputs.
     sequence
         The old name of ``tokens_per_sample``.
+    frozen
+        Patterns of parameters or modules that are not trained, as in a plan
+        (`phaze_opt.workload.trained.Trained`), beside those whose ``requires_grad`` is false.
 
     Returns
     -------
@@ -125,6 +130,7 @@ def capture(
     captured: dict[tuple[int, int], ModuleCapture] = {}
     with _working_directory_searched():
         name, make = _factory(model, inputs, plan)
+        make = _freezing(make, frozen)
         for samples in sizes:
             whole = _make(name, make, samples)
             again = None if isinstance(model, nn.Module) else partial(_inputs, name, make)
@@ -221,6 +227,38 @@ def _factory(
     if isinstance(model, str):
         return model, _import_factory(model)
     return f"{model.__module__}:{getattr(model, '__qualname__', type(model).__qualname__)}", model
+
+
+def _freezing(make: Factory, frozen: Sequence[str]) -> Factory:
+    """Return a factory whose module has frozen parts."""
+    patterns = Trained(tuple(frozen)).frozen
+    if not patterns:
+        return make
+
+    def frozen_module(samples: int) -> Any:
+        made = make(samples)
+        if isinstance(made, tuple) and made and isinstance(made[0], nn.Module):
+            freeze(made[0], patterns)
+        return made
+
+    return frozen_module
+
+
+def freeze(module: nn.Module, patterns: Sequence[str]) -> None:
+    """Let parameters of a module that patterns name need no gradient.
+
+    Raises
+    ------
+    InputError
+        If a pattern names none.
+    """
+    named = dict(module.named_parameters(remove_duplicate=False))
+    for pattern in patterns:
+        of_pattern = [parameter for name, parameter in named.items() if matches(pattern, name)]
+        if not of_pattern:
+            raise no_such_part(pattern, list(named))
+        for parameter in of_pattern:
+            parameter.requires_grad_(False)
 
 
 def _without_weights(module: nn.Module) -> nn.Module:
