@@ -211,9 +211,9 @@ class StudySpec:
     interleave, overlap, fused_optimizer, gather_copies, launch, gradient_dtype, expert_parallel, \
     dispatcher, expert_imbalance, precision, fp8_primary_weights, fp8_param_gather, \
     attention_precision, accumulation_dtype, context_parallel, context_kind, recompute_parts, \
-    fused_accumulation, expert_tensor_parallel, expert_capacity
-    bf16_layers_at_start, bf16_layers_at_end, fp8_scaling, fp8_transposes
-    offload_parts, offload_share, offload_optimizer
+    fused_accumulation, expert_tensor_parallel, expert_capacity, bf16_layers_at_start, \
+    bf16_layers_at_end, fp8_scaling, fp8_transposes, offload_parts, offload_share, \
+    offload_optimizer
         Options of the training run, as in `phaze_opt.training.Training`, unless they are axes of
         the space. An interleave above 1 implies the interleaved pipeline schedule.
     workloads
