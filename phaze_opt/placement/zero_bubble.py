@@ -131,7 +131,10 @@ ORDERS: Mapping[PipelineScheduleName, tuple[OrderRule, ...]] = {
     "zb-h2": (_1F1B, _H1, _H2),
     "zb-1p": (_1F1B, _H1, *_LISTS),
     "zb-2p": (_1F1B, _H1, _H2, *_LISTS),
-    "zb-v": _LISTS,
+    # More forwards ahead than a V needs change next to nothing.
+    "zb-v": tuple(
+        [rule for rule in _LISTS if rule.ahead == ("1f1b", "twice")[rule.backward_first]]
+    ),
 }
 """What every schedule tries; a placement says which it took."""
 
