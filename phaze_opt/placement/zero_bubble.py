@@ -24,9 +24,10 @@ and begins with the next batch, as in the source, which checks the norm of all g
 and undoes a step that was wrong ("post-validation"). Such a step is not modelled. A batch takes the
 longest time from the first forward of a stage to its own end.
 
-Source: P. Qi, X. Wan, G. Huang, M. Lin, "Zero bubble pipeline parallelism" (ICLR 2024, arXiv
-2401.10241): sections 2 and 3 and figure 3; ZB-V: section 6. The list schedule is written anew from
-the description in section 3.1.
+Sources: P. Qi, X. Wan, G. Huang, M. Lin, "Zero bubble pipeline parallelism" (arXiv 2401.10241):
+sections 2 to 4, tables 1 and 2, figure 3; ZB-V: the README of sail-sg/zero-bubble-pipeline-
+parallelism. The list schedule is written anew from the description in section 3.1, and is not the
+same: its rules are what a free stage does first, not the bubbles that have added up.
 """
 
 from __future__ import annotations
@@ -131,7 +132,10 @@ ORDERS: Mapping[PipelineScheduleName, tuple[OrderRule, ...]] = {
     "zb-h2": (_1F1B, _H1, _H2),
     "zb-1p": (_1F1B, _H1, *_LISTS),
     "zb-2p": (_1F1B, _H1, _H2, *_LISTS),
-    "zb-v": _LISTS,
+    # More forwards ahead than a V needs change next to nothing.
+    "zb-v": tuple(
+        [rule for rule in _LISTS if rule.ahead == ("1f1b", "twice")[rule.backward_first]]
+    ),
 }
 """What every schedule tries; a placement says which it took."""
 
