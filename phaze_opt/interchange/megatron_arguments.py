@@ -177,10 +177,13 @@ def _degrees(options: Options) -> None:
     for name, column in (
         ("context-parallel-size", "context_parallel"),
         ("expert-model-parallel-size", "expert_parallel"),
-        ("expert-tensor-parallel-size", "expert_tensor_parallel"),
     ):
         if (degree := options.positive(name)) > 1:
             options.state(column, degree)
+    of_expert = options.whole("expert-tensor-parallel-size")
+    # Not stated, it is the tensor-parallel group's.
+    if of_expert not in (None, int(options.row["tensor"])) and options.take("num-experts"):
+        options.state("expert_tensor_parallel", of_expert)
     for name, column in (("global-batch-size", "global_batch"), ("micro-batch-size", "microbatch")):
         if (size := options.whole(name)) is not None:
             options.state(column, size)

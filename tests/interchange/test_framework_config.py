@@ -29,6 +29,21 @@ def test_what_is_said_of_megatron() -> None:
     assert "4xDATAx1x8" in experts.command and "--devices DEVICES" in experts.command
 
 
+@pytest.mark.parametrize(("devices", "stated"), [("", None), ("1", "1"), ("2", None), ("4", "4")])
+def test_experts_are_split_over_the_tensor_parallel_group_unless_stated(
+    tmp_path: Path, devices: str, stated: str | None
+) -> None:
+    """One device is another number than the group's; of a dense model nothing is stated."""
+    split = f" --expert-tensor-parallel-size {devices}" if devices else ""
+    lines = (SAMPLES / "megatron_experts.txt").read_text("utf-8")
+    lines = lines.replace("tensor-model-parallel-size=1", f"tensor-model-parallel-size=2{split}")
+    file = tmp_path / "a.txt"
+    file.write_text(lines)
+    assert import_config(file).row.get("expert_tensor_parallel") == stated
+    file.write_text(lines.replace("--num-experts 8 ", ""))
+    assert "expert_tensor_parallel" not in import_config(file).row
+
+
 def test_what_is_said_of_torchtitan_and_maxtext() -> None:
     """Degrees, batch, recompute and bits of both."""
     titan = import_config(SAMPLES / "torchtitan_llama3_70b.toml").row
