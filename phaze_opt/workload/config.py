@@ -192,6 +192,9 @@ class TransformerConfig:
     images
         An encoder of images beside that of text (CLIP), with ``patch_size``; its ``vocabulary`` is
         the width that both are projected to, and images and texts of a microbatch are compared.
+    pools
+        Whether an encoder of images has no token for the class, and a learned query attends to its
+        tokens instead (SigLIP).
     diffusion
         A diffusion transformer: image tokens (``sequence``) whose patches have ``vocabulary``
         elements, and the text beside them (Stable Diffusion 3, FLUX.1).
@@ -262,6 +265,7 @@ class TransformerConfig:
     images: TransformerConfig | UnsetType = UNSET
     diffusion: Diffusion | UnsetType = UNSET
     trained: Trained | UnsetType = UNSET
+    pools: Literal[True] | UnsetType = UNSET
 
     def __post_init__(self) -> None:
         for name in ("layers", "hidden", "heads", "sequence", "vocabulary"):
@@ -462,6 +466,11 @@ class TransformerConfig:
             )
         if self.images and not tower.patch_size:
             raise InputError("An encoder of images needs a patch_size.")
+        if self.images and tower.pools and tower.vocabulary != tower.hidden:
+            raise InputError(
+                f"An encoder of images that pools has a vocabulary of {tower.vocabulary}, but it "
+                f"must be its width of {tower.hidden}: its result is not projected."
+            )
 
     def with_attention(self, attention: AttentionKind) -> TransformerConfig:
         """Return the shape with another way to compute attention, in all its stacks."""
@@ -500,8 +509,8 @@ class TransformerConfig:
 
     @property
     def image_tokens(self) -> int:
-        """Patches of an image, and one token for its class."""
-        return (self.image_size // self.patch_size) ** 2 + 1
+        """Patches of an image, and one token for its class where it has one."""
+        return (self.image_size // self.patch_size) ** 2 + (not self.pools)
 
     @property
     def block_windows(self) -> tuple[int, ...]:

@@ -74,10 +74,17 @@ def _partly_rotated(plain: Plain, hidden: int, heads: int, share: float) -> dict
 
 
 def _slides_but(pattern: int) -> Callable[[Plain, int, int], Any]:
-    """Return what computes windows where every ``pattern``-th layer has none."""
+    """Return what computes windows where every ``pattern``-th layer has none.
+
+    EXAONE 4 writes the pattern as letters, of local layers and a global one.
+    """
 
     def compute(plain: Plain, layers: int, window: int) -> Any:
-        every = whole_number(plain, "sliding_window_pattern", pattern) or 1
+        letters = plain.get("sliding_window_pattern")
+        if isinstance(letters, str) and letters == "L" * (len(letters) - 1) + "G":
+            every = len(letters)
+        else:
+            every = whole_number(plain, "sliding_window_pattern", pattern) or 1
         slides = [(i + 1) % every != 0 for i in range(layers)]
         return fields.layer_windows(plain, layers, window, slides)
 

@@ -38,25 +38,53 @@ def _whisper(plain: Plain) -> dict[str, Any]:
 def _clip(plain: Plain) -> dict[str, Any]:
     """Compute both towers from their configurations inside."""
     text, images = (_inner(plain, name) for name in ("text_config", "vision_config"))
-    edge, patch = whole_number(images, "image_size", 224), whole_number(images, "patch_size", 32)
-    if not 1 <= patch <= edge:
-        raise refusal("patch_size", patch, f"a size from 1 to the image_size of {edge}")
     tower = {
-        **_stack(images, {"hidden": 768, "heads": 12, "feed_forward": 3072}),
-        "image_size": edge,
-        "patch_size": patch,
-        "channels": whole_number(images, "num_channels", 3),
-        "sequence": (edge // patch) ** 2 + 1,
+        **_stack(images, {"hidden": 768, "heads": 12, "feed_forward": 3072}, "quick_gelu"),
+        **_patches(images, 32),
         "vocabulary": whole_number(plain, "projection_dim", 512),
         "embedding_norm": True,
         "causal": False,
     }
+    tower["sequence"] = tower["sequence"] + 1  # a token for the class
     return {
-        **_stack(text, {"hidden": 512, "heads": 8, "feed_forward": 2048}),
+        **_stack(text, {"hidden": 512, "heads": 8, "feed_forward": 2048}, "quick_gelu"),
         "sequence": whole_number(text, "max_position_embeddings", 77),
         "vocabulary": whole_number(text, "vocab_size", 49408),
         "tied": False,
         "images": tower,
+    }
+
+
+def _siglip(plain: Plain) -> dict[str, Any]:
+    """Compute both towers from their configurations inside; all text tokens see each other."""
+    text, images = (_inner(plain, name) for name in ("text_config", "vision_config"))
+    usual = {"hidden": 768, "heads": 12, "feed_forward": 3072}
+    tower = _stack(images, usual, "gelu_pytorch_tanh")
+    own = _stack(text, usual, "gelu_pytorch_tanh")
+    projected = whole_number(text, "projection_size", own["hidden"])
+    if projected != tower["hidden"]:
+        raise refusal("projection_size", projected, f"the image's width of {tower['hidden']}")
+    alike = {"causal": False, "pools": True, "vocabulary": tower["hidden"]}
+    return {
+        **own,
+        "sequence": whole_number(text, "max_position_embeddings", 64),
+        "vocabulary": whole_number(text, "vocab_size", 32000),
+        "causal": False,
+        "tied": False,
+        "images": {**tower, **_patches(images, 16), **alike},
+    }
+
+
+def _patches(plain: Plain, usual: int) -> dict[str, Any]:
+    """Return the fields of an image's patches, whose tokens are without one for the class."""
+    edge, patch = whole_number(plain, "image_size", 224), whole_number(plain, "patch_size", usual)
+    if not 1 <= patch <= edge:
+        raise refusal("patch_size", patch, f"a size from 1 to the image_size of {edge}")
+    return {
+        "image_size": edge,
+        "patch_size": patch,
+        "channels": whole_number(plain, "num_channels", 3),
+        "sequence": (edge // patch) ** 2,
     }
 
 
@@ -68,9 +96,9 @@ def _inner(plain: Plain, name: str) -> Plain:
     return inner
 
 
-def _stack(plain: Plain, usual: Mapping[str, int]) -> dict[str, Any]:
-    """Return the fields of one of CLIP's towers, with some defaults."""
-    activation = plain.get("hidden_act") or "quick_gelu"
+def _stack(plain: Plain, usual: Mapping[str, int], activation: str) -> dict[str, Any]:
+    """Return the fields of one of two towers, with some defaults."""
+    activation = plain.get("hidden_act") or activation
     if activation not in _GELU:
         raise refusal("hidden_act", activation, ", ".join(map(as_json, _GELU)))
     keys = {
@@ -119,6 +147,13 @@ TOWER_FAMILIES: Mapping[str, Family] = {
         activations=_GELU,
         architectures=("CLIPModel",),
         computed=_clip,
+    ),
+    "siglip": Family(
+        keys={},
+        activation=("hidden_act", "gelu_pytorch_tanh"),
+        activations=_GELU,
+        architectures=("SiglipModel",),
+        computed=_siglip,
     ),
 }
 """By ``model_type``."""

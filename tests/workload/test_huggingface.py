@@ -142,6 +142,7 @@ def test_broken_configurations_are_refused(
         ("nemotron", "hidden_act", "silu"),
         ("phi", "qk_layernorm", True),
         ("smollm3", "no_rope_layers", [1, 2]),
+        ("exaone4", "sliding_window_pattern", "GLL"),
         ("starcoder2", "embedding_dropout", 0.1),  # and not in the blocks
     ],
 )
@@ -257,6 +258,11 @@ def test_keys_are_honoured(
         ({"model_type": "smollm3", "no_rope_layers": [1] * 36}, "unrotated_layers", UNSET),
         ({"model_type": "cohere2", "num_hidden_layers": 5}, "unrotated_layers", (3,)),
         ({"model_type": "exaone4", "sliding_window": None}, "unrotated_layers", UNSET),
+        (
+            {"model_type": "exaone4", "num_hidden_layers": 4, "sliding_window_pattern": "LLG"},
+            "unrotated_layers",
+            (2,),
+        ),
         ({"model_type": "llama4_text", "num_hidden_layers": 5}, "unrotated_layers", (3,)),
         ({"model_type": "glm4"}, "rotary_elements", 64),
         ({"model_type": "nemotron", "head_dim": 64}, "rotary_elements", 32),

@@ -32,8 +32,15 @@ IMAGES: dict[str, Any] = {
         **{"num_hidden_layers": 2, "image_size": 16, "patch_size": 4},
     },
 }
+POOLED: dict[str, Any] = {
+    "model_type": "siglip",
+    "text_config": {**IMAGES["text_config"], "projection_size": 64},
+    "vision_config": IMAGES["vision_config"],
+}
 SAMPLES = 2
-models = pytest.mark.parametrize("fields", [SPEECH, IMAGES], ids=["speech", "images"])
+models = pytest.mark.parametrize(
+    "fields", [SPEECH, IMAGES, POOLED], ids=["speech", "images", "pooled"]
+)
 
 
 @pytest.fixture
@@ -102,12 +109,25 @@ def test_images_flops_are_the_closed_form(tmp_path: Path) -> None:
     }
 
 
+def test_pooled_images_flops_are_the_closed_form(tmp_path: Path) -> None:
+    """One query attends to all patches, and a network of its own follows."""
+    config = model_config(_write(tmp_path, **POOLED))
+    layers = _layers(_capture(config))
+    keys_and_values, one = 2 * 16 * 64 * 64, 2 * 64 * 64 + 2 * 64 * 128
+    pooled = 2 * (keys_and_values + one) + 4 * 16 * 64
+    assert layers["image.end"].forward.flops == SAMPLES * pooled
+    assert layers["image.block"].forward.flops == SAMPLES * _block_flops(16, 64, 128)
+    assert layers["text.block"].forward.flops == SAMPLES * _block_flops(12, 32, 64)
+    assert layers["head"].forward.flops == SAMPLES * (2 * 32 * 64 + 2 * SAMPLES * 64)
+    assert not config.causal
+
+
 @models
 @pytest.mark.parametrize("split", [False, True])
 def test_shards_add_up(model: str, split: bool) -> None:
     """Blocks are split, and what is replicated in them are norms and biases after sums."""
     config, degree = model_config(model), 4
-    if split and config.images:  # 17 tokens of an image
+    if split and config.images and not config.images.pools:  # 17 tokens of an image
         with pytest.raises(InputError, match="is not a multiple of 4"):
             load_workload(model, tensor_parallel=(degree,), sequence_parallel=True)
         return
@@ -124,6 +144,8 @@ def test_shards_add_up(model: str, split: bool) -> None:
         assert degree * (ours - copied) == theirs - copied
         sums = collective_bytes(shard[name].forward)
         assert sums["reduce_scatter" if split else "all_reduce"] > 0
+        assert shard[name].output_bytes == whole[name].output_bytes // (degree if split else 1)
+    for name in (name for name in whole if name.endswith(".embedding")):
         assert shard[name].output_bytes == whole[name].output_bytes // (degree if split else 1)
 
 
@@ -191,6 +213,7 @@ def test_a_pipeline_sends_what_skips(model: str) -> None:
         ({**IMAGES, "vision_config": 3}, "vision_config is 3"),
         ({**IMAGES, "text_config": {"hidden_act": "silu"}}, "hidden_act is \"silu\""),
         ({**IMAGES, "vision_config": {"patch_size": 0}}, "patch_size is 0"),
+        ({**POOLED, "text_config": {"projection_size": 32}}, "projection_size is 32"),
     ],
 )  # fmt: skip
 def test_other_mathematics_are_refused(tmp_path: Path, fields: dict[str, Any], words: str) -> None:
@@ -209,6 +232,10 @@ def _tower(**fields: Any) -> TransformerConfig:
     [
         ({"encoder": _tower(hidden=64)}, "has hidden 64, but it must be 32"),
         ({"images": _tower()}, "needs a patch_size"),
+        (
+            {"images": _tower(patch_size=1, image_size=4, channels=1, sequence=16, pools=True)},
+            "must be its width of 32",
+        ),
         ({"encoder": _tower(), **LLAMA}, "needs learned positions"),
         ({"encoder": _tower(), "windows": (4,)}, "without experts and windows"),
     ],

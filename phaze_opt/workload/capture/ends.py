@@ -104,15 +104,22 @@ class RelativePositions(nn.Module):
 
 
 class PatchEmbedding(nn.Module):
-    """Patches of an image as tokens, behind a token for its class (Dosovitskiy et al. 2021)."""
+    """Patches of an image as tokens, behind a token for its class (Dosovitskiy et al. 2021).
 
-    def __init__(self, config: TransformerConfig, *, bias: bool = True) -> None:
+    Images that are pooled have no such token. Every device of a group makes the patches, and
+    returns its share of them where the sequence is split.
+    """
+
+    def __init__(
+        self, config: TransformerConfig, *, bias: bool = True, group: TensorGroup | None = None
+    ) -> None:
         super().__init__()
         self.config = config
+        self.share = group.tensor_degree if group and group.splits_sequence else 1
         inputs = config.channels * config.patch_size**2
         self.project = _whole_linear(inputs, config.hidden, bias=bias)
         self.norm = norm_of(config, config.hidden) if config.embedding_norm else None
-        self.first = parameter(1, 1, config.hidden)
+        self.first = None if config.pools else parameter(1, 1, config.hidden)
         self.positions = parameter(config.sequence, 1, config.hidden)
 
     def forward(self, images: Tensor) -> Tensor:
@@ -120,7 +127,13 @@ class PatchEmbedding(nn.Module):
         size = self.config.patch_size
         patches = images.unfold(2, size, size).unfold(3, size, size).permute(2, 3, 0, 1, 4, 5)
         x = self.project(patches.reshape(-1, len(images), self.project.in_features))
-        x = torch.cat([self.first.expand(1, *x.shape[1:]), x]) + self.positions
+        if self.first is not None:
+            x = torch.cat([self.first.expand(1, *x.shape[1:]), x])
+        positions: Tensor = self.positions
+        if self.share > 1:
+            rows = len(x) // self.share
+            x, positions = x[:rows], positions[:rows]
+        x = x + positions
         if self.norm is not None:
             x = self.norm(x)
         return dropout(x, self.config.dropout)

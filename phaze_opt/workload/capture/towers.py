@@ -2,8 +2,9 @@
 
 * Speech and text (Whisper, Radford et al. 2022): two convolutions make frames of a spectrogram the
   tokens of an encoder, and every block of the decoder attends to its result.
-* Images and text (CLIP, Radford et al. 2021): two encoders side by side, whose results are compared
-  within the microbatch of a device. The text tower follows the image tower; the head reads both.
+* Images and text (CLIP, Radford et al. 2021; SigLIP, Zhai et al. 2023): two encoders side by side,
+  whose results are compared within the microbatch of a device. The text tower follows the image
+  tower; the head reads both.
 
 Convolutions, patches, projections and the comparison are whole on every device of a tensor-parallel
 group.
@@ -24,10 +25,17 @@ from phaze_opt.workload.capture.assembly import (
     activation,
     whole_numbers,
 )
-from phaze_opt.workload.capture.attention import norm_of
+from phaze_opt.workload.capture.attention import CrossAttention, norm_of
 from phaze_opt.workload.capture.blocks import Block
 from phaze_opt.workload.capture.ends import Embedding, EncoderEnd, Head, PatchEmbedding
-from phaze_opt.workload.capture.tensor_parallel import DTYPE, TensorGroup, parameter, token_losses
+from phaze_opt.workload.capture.feed_forward import FeedForward
+from phaze_opt.workload.capture.tensor_parallel import (
+    DTYPE,
+    TensorGroup,
+    gather_sequence,
+    parameter,
+    token_losses,
+)
 from phaze_opt.workload.config import TransformerConfig
 
 
@@ -80,20 +88,52 @@ class ImageEnd(nn.Module):
         return result
 
 
-class Comparison(nn.Module):
-    """Last norm and projection of text, and the contrastive loss of all pairs with images."""
+class PooledImageEnd(nn.Module):
+    """Last norm of an image's tokens, a learned query that attends to them, and a network."""
 
-    def __init__(self, config: TransformerConfig, width: int) -> None:
+    def __init__(self, config: TransformerConfig, group: TensorGroup) -> None:
+        super().__init__()
+        self.group, alone = group, TensorGroup()
+        self.norm = norm_of(config, config.hidden)
+        self.query = parameter(1, 1, config.hidden)
+        self.attention = CrossAttention(config, alone)
+        self.second_norm = norm_of(config, config.hidden)
+        self.feed_forward = FeedForward(config, alone)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return ``(batch, width)``."""
+        x = self.norm(x)
+        if self.group.splits_sequence:
+            x = gather_sequence(x, self.group)
+        pooled = self.attention(self.query.expand(1, *x.shape[1:]), x)
+        result: Tensor = (pooled + self.feed_forward(self.second_norm(pooled)))[0]
+        return result
+
+
+class Comparison(nn.Module):
+    """Last norm and projection of text, and the contrastive loss of all pairs with images.
+
+    Each text is a class of every image and the other way round (CLIP), or every pair is a class of
+    its own (SigLIP), where both the projection and the loss have a bias.
+    """
+
+    def __init__(self, config: TransformerConfig, width: int, *, pairwise: bool) -> None:
         super().__init__()
         self.norm = norm_of(config, config.hidden)
-        self.projection = _projection(replace(config, vocabulary=width))
+        self.projection = _projection(replace(config, vocabulary=width), bias=pairwise)
         self.scale = parameter(1)
+        self.bias = parameter(1) if pairwise else None
 
     def forward(self, x: Tensor, images: Tensor, targets: Tensor) -> Tensor:
-        """Return the mean loss of both directions."""
+        """Return the mean loss of both directions, or of all pairs."""
         text = functional.normalize(self.projection(self.norm(x)[-1]), dim=-1)
         images = functional.normalize(images, dim=-1)
         logits = (text @ images.t() * self.scale.exp()).float()
+        if self.bias is not None:
+            logits = logits + self.bias
+            # A sigmoid's loss of true pairs, on the diagonal, is that of false ones less the logit.
+            pairs: Tensor = functional.softplus(logits).sum() - logits.diagonal().sum()
+            return pairs / len(targets)
         alone = TensorGroup()
         losses = token_losses(logits, targets, alone) + token_losses(logits.t(), targets, alone)
         return losses.mean()
@@ -130,11 +170,13 @@ def images_and_text(config: TransformerConfig, group: TensorGroup, microbatch: i
     pixels = activation(microbatch, images.channels, images.image_size, images.image_size).detach()
     tokens, pairs = whole_numbers(config.sequence, microbatch), whole_numbers(microbatch)
     projected = activation(microbatch, images.vocabulary)
-    head = Comparison(config, images.vocabulary)
+    head = Comparison(config, images.vocabulary, pairwise=bool(images.pools))
+    patches = PatchEmbedding(images, bias=bool(images.pools), group=group)
+    end = PooledImageEnd(images, group) if images.pools else ImageEnd(images)
     parts = {
-        "image.embedding": DistinctLayer(PatchEmbedding(images, bias=False), (pixels,)),
+        "image.embedding": DistinctLayer(patches, (pixels,)),
         "image.block": DistinctLayer(Block(images, group), (seen,)),
-        "image.end": DistinctLayer(ImageEnd(images), (seen,)),
+        "image.end": DistinctLayer(end, (seen,)),
         "text.embedding": DistinctLayer(Embedding(config, group), (tokens,)),
         "text.block": DistinctLayer(Block(config, group), (stream,)),
         "head": DistinctLayer(head, (stream, projected, pairs)),
@@ -177,6 +219,6 @@ def _convolution(inputs: int, outputs: int, stride: int) -> nn.Conv1d:
     return nn.Conv1d(inputs, outputs, 3, stride, padding=1, device="meta", dtype=DTYPE)
 
 
-def _projection(config: TransformerConfig) -> nn.Linear:
+def _projection(config: TransformerConfig, *, bias: bool = False) -> nn.Linear:
     """Return the projection of a tower to the width that both have."""
-    return nn.Linear(config.hidden, config.vocabulary, False, device="meta", dtype=DTYPE)
+    return nn.Linear(config.hidden, config.vocabulary, bias, device="meta", dtype=DTYPE)
