@@ -300,3 +300,26 @@ def test_what_takes_too_much_memory_is_refused(phaze: Phaze, command: str) -> No
     assert (ran.code, ran.out) == (2, "")
     assert "GB of memory" in ran.sentence and "--placement PPxDPxTP" in ran.sentence
     assert run(phaze, "evaluate", **million).code == 0
+
+
+def test_frozen_parts_and_adapters_are_stated(phaze: Phaze) -> None:
+    """In the title, in every command that takes a model by name, and alike in both."""
+    whole = evaluate(phaze, "--json").json
+    frozen = evaluate(phaze, "--frozen", "block.*.feed_forward", "--frozen", "block.0", "--json")
+    assert frozen.json["time_per_batch_s"] < whole["time_per_batch_s"]
+    adapters = ("--lora", "4", "--lora-targets", "linear_qkv, linear_fc2")
+    ran = evaluate(phaze, *adapters)
+    assert "LoRA of rank 4 of linear_qkv, linear_fc2" in " ".join(ran.out.split())
+    assert run(phaze, "explain", *adapters).code == 0
+    model = OPTIONS["model"]
+    written = (*adapters, "--microbatch", "2", "--output", "adapters.json")
+    assert phaze("workload", "capture", model, *written).code == 0
+    by_file = evaluate(phaze, "--placement", "1x4x1", "--json", model="adapters.json").json
+    by_name = evaluate(phaze, *adapters, "--placement", "1x4x1", "--json").json
+    assert by_file == by_name
+    shown = phaze("workload", "show", model, *adapters, "--json").json["layers"]
+    assert [layer["frozen_parameters"] < layer["parameters"] for layer in shown] == [
+        *(False, True, True, False)
+    ]
+    refused = evaluate(phaze, "--frozen", "layers")
+    assert refused.code == 2 and "block.*.feed_forward.up.weights.0" in refused.sentence

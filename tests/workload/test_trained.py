@@ -250,6 +250,7 @@ def test_patterns(pattern: str, name: str, is_match: bool) -> None:
         (LLAMA, {"lora_rank": -1}, "lora_rank is -1"),
         (LLAMA, {"lora_rank": 8, "lora_targets": ("linear_q",)}, "lora_targets"),
         (LLAMA, {"lora_targets": ("linear_qkv",)}, "give lora_rank too"),
+        (LLAMA, {"frozen": "embedding"}, "frozen is 'embedding', but it must be a list"),
         (LLAMA, {"lora_rank": 3, "tensor_parallel": (2,)}, "rank 3"),
         (GPT, {"frozen": ("embedding.words",)}, "is the same weight"),
         ("mixtral-8x7b", {"lora_rank": 8}, "experts"),
