@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
-from functools import lru_cache
+from dataclasses import dataclass
 from typing import TypeVar
 
 from phaze_opt.activation_names import OFFLOAD_PARTS, RECOMPUTE_POLICIES
 from phaze_opt.arrays import IntArray
-from phaze_opt.checked import check_fields, shown
+from phaze_opt.checked import check_fields
 from phaze_opt.choices import (
     ContextKind,
     Dispatcher,
@@ -20,210 +19,19 @@ from phaze_opt.choices import (
     PipelineScheduleName,
     Recompute,
 )
-from phaze_opt.errors import InputError, unknown_name
-from phaze_opt.limits import MOST_SAMPLES, check_size
 from phaze_opt.on_demand import hashed_once
+from phaze_opt.optimizers import OPTIMIZERS, WEIGHT_BYTES, Optimizer, in_fewer_bits
 from phaze_opt.precision import (
     ELEMENT_BYTES,
-    PARAM_GATHER,
     PRECISIONS,
-    PRIMARY_WEIGHTS,
     AttentionPrecision,
     Fp8Scaling,
     PrecisionName,
 )
 from phaze_opt.printing import short_repr
+from phaze_opt.training_options import check_training_options
 
 Replicas = TypeVar("Replicas", int, IntArray)
-
-
-@hashed_once
-@dataclass(frozen=True)
-class Optimizer:
-    """Bytes per local parameter that an optimizer holds and moves (as Megatron-LM trains).
-
-    Attributes
-    ----------
-    weight_bytes, gradient_bytes, state_bytes
-        Held: working weights, gradient accumulator, master copy and moments.
-    fused_step_bytes
-        Read and written by one optimizer step in one pass.
-    eager_kernels
-        The kernels of a step as an eager framework runs it, with what each reads and writes.
-    step_cycles
-        Lane cycles of one optimizer step.
-    copy_bytes
-        Held: narrow copies of the working weights.
-    gathered_bytes
-        Of a weight, as replicas gather it.
-    whole_weight_bytes
-        Of a weight of the layer that runs, where replicas share weights out.
-    """
-
-    name: OptimizerName
-    weight_bytes: float
-    gradient_bytes: int
-    state_bytes: float
-    fused_step_bytes: int
-    eager_kernels: tuple[tuple[str, int], ...]
-    step_cycles: int
-    copy_bytes: float = 0
-    gathered_bytes: float = 2
-    whole_weight_bytes: float = 2
-
-    @property
-    def eager_step_bytes(self) -> int:
-        """Read and written by one optimizer step, kernel by kernel."""
-        return sum(moved for _, moved in self.eager_kernels)
-
-    @property
-    def first_added_bytes(self) -> int:
-        """What it has of these to add the first microbatch's gradients to the accumulator."""
-        return sum(moved for name, moved in self.eager_kernels if name == _FIRST_ADDED)
-
-    @property
-    def held_bytes(self) -> tuple[float, int, float]:
-        """Held per parameter, by kind."""
-        return self.weight_bytes + self.copy_bytes, self.gradient_bytes, self.state_bytes
-
-    @property
-    def accumulation_bytes(self) -> int:
-        """Read and written per parameter to add one microbatch's gradients to the accumulator."""
-        return 2 * self.gradient_bytes
-
-
-_FIRST_ADDED = "first gradient added"
-
-
-def _megatron_kernels(adam: int) -> tuple[tuple[str, int], ...]:
-    """Return the kernels of a step of Megatron-LM's mixed-precision optimizer.
-
-    As in ``megatron/optimizer/optimizer.py`` (``step``) and ``clip_grads.py`` of 2021 and 2022,
-    with apex' fused Adam, and ``megatron/model/distributed.py``. The first two are not of the step,
-    but happen once per batch for it: the buffer of gradients is filled with zeros, and the first
-    microbatch's are added to it (read in 16 bits, read and written in fp32); what later ones add
-    is counted with them.
-
-    Parameters
-    ----------
-    adam
-        Bytes that the fused Adam reads and writes.
-    """
-    return (
-        ("gradients to zero", 4),
-        (_FIRST_ADDED, 10),
-        ("unscaling", 8),
-        ("norm of the gradient", 4),
-        ("clipping", 8),
-        ("step", adam),
-        ("copy to the weights", 6),
-    )
-
-
-OPTIMIZERS = {
-    # bf16 weights and gradients; a step reads both and writes the weight.
-    "sgd": Optimizer(
-        "sgd",
-        weight_bytes=2,
-        gradient_bytes=2,
-        state_bytes=0,
-        fused_step_bytes=6,
-        eager_kernels=(("step", 6),),
-        step_cycles=2,  # scale the gradient, subtract
-    ),
-    # Mixed precision: bf16 weights, fp32 gradients, fp32 master weight and two moments. A fused
-    # step reads gradient, master and moments (16) and writes master, moments and weight (14).
-    "adam": Optimizer(
-        "adam",
-        weight_bytes=2,
-        gradient_bytes=4,
-        state_bytes=12,
-        fused_step_bytes=30,
-        eager_kernels=_megatron_kernels(adam=28),
-        # First moment 2, second moment 3, square root 4, add, divide 4, scale and subtract 2.
-        step_cycles=16,
-    ),
-    # The same with moments in bf16, as Transformer Engine's FusedAdam holds them for the
-    # precision-aware optimizer of Megatron-Core (``exp_avg_dtype``, ``exp_avg_sq_dtype``). A fused
-    # step reads gradient, master and moments (12) and writes master, moments and weight (10).
-    "adam-bf16": Optimizer(
-        "adam-bf16",
-        weight_bytes=2,
-        gradient_bytes=4,
-        state_bytes=8,
-        fused_step_bytes=22,
-        eager_kernels=_megatron_kernels(adam=20),
-        # As adam, and both moments converted on the way in and out.
-        step_cycles=20,
-    ),
-    # The same state, stepped by PyTorch's own AdamW as it runs by default (``foreach``): one kernel
-    # per operation over all parameters, in fp32, whatever is fused elsewhere.
-    "adam-foreach": Optimizer(
-        "adam-foreach",
-        weight_bytes=2,
-        gradient_bytes=4,
-        state_bytes=12,
-        fused_step_bytes=98,
-        eager_kernels=(
-            ("norm of the gradient", 4),
-            ("clipping", 8),
-            ("weight decay", 8),
-            ("first moment towards the gradient", 12),
-            ("second moment scaled", 8),
-            ("squared gradient added to it", 12),
-            ("its root", 8),
-            ("divided", 8),
-            ("plus epsilon", 8),
-            ("quotient added to the master weight", 16),
-            ("cast to the weight", 6),
-        ),
-        # Norm 2, clipping, weight decay, first moment 3, second moment 4, square root 4, divide 4,
-        # add, divide 4, scale and add 2, convert.
-        step_cycles=27,
-    ),
-}
-
-
-_WEIGHT_BYTES = ELEMENT_BYTES["bf16"]
-"""Of a working weight where it is not held in fewer bits."""
-
-
-@lru_cache(maxsize=64)
-def _in_fewer_bits(
-    name: OptimizerName,
-    precision: PrecisionName,
-    zero: int,
-    copies: int,
-    primary_weights: bool,
-    param_gather: bool,
-    accumulation_dtype: GradientDtype | None,
-    offloaded: float,
-) -> Optimizer:
-    """Return what `Training.state` does, cached."""
-    own = OPTIMIZERS[name]
-    if offloaded:
-        own = replace(own, state_bytes=own.state_bytes * (1.0 - offloaded))
-    if accumulation_dtype is not None:
-        gradient_bytes = ELEMENT_BYTES[accumulation_dtype]
-        less = own.gradient_bytes - gradient_bytes
-        own = replace(
-            own,
-            gradient_bytes=gradient_bytes,
-            fused_step_bytes=own.fused_step_bytes - less,
-        )
-    if precision == "bf16":
-        return own
-    narrow = PRECISIONS[precision].weight_bytes
-    all_copies = copies * narrow
-    if primary_weights:
-        own = replace(own, weight_bytes=all_copies, whole_weight_bytes=all_copies)
-    elif zero == 3:
-        # Weights are cast when they have been gathered, or just before that.
-        whole = all_copies if param_gather else _WEIGHT_BYTES + all_copies
-        own = replace(own, whole_weight_bytes=whole)
-    else:
-        own = replace(own, copy_bytes=all_copies)
-    return replace(own, gathered_bytes=narrow) if param_gather else own
 
 
 WEIGHT_COPY_BYTES = 4
@@ -248,18 +56,6 @@ def recompute_with(parts: str, recompute: Recompute) -> Recompute:
 
 ZERO_BUBBLE: tuple[PipelineScheduleName, ...] = ("zb-h1", "zb-h2", "zb-1p", "zb-2p", "zb-v")
 """Schedules that split the backward, see `phaze_opt.placement.zero_bubble`."""
-RECOMPUTE_PARTS = (
-    "core_attn",
-    "layernorm",
-    "mlp",
-    "moe",
-    "moe_act",
-    "mla_up_proj",
-    "shared_experts",
-)
-"""What `Training.recompute_parts` may name; see `phaze_opt.workload.recompute_parts`."""
-MOST_IMBALANCE = 64.0
-"""Largest `Training.expert_imbalance`, and `Training.expert_capacity`."""
 
 
 @hashed_once
@@ -437,186 +233,11 @@ class Training:
 
     def __post_init__(self) -> None:
         check_fields(self)
-        check_size("global_batch", self.global_batch, MOST_SAMPLES)
-        if not 1 <= self.microbatch <= self.global_batch:
-            raise InputError(
-                f"microbatch is {shown(self.microbatch)}, but it must be between 1 and the global "
-                f"batch of {self.global_batch}."
-            )
-        if self.zero not in (0, 1, 2, 3):
-            raise InputError(f"zero is {shown(self.zero)}, but it must be 0, 1, 2 or 3.")
-        check_size("interleave", self.interleave, MOST_SAMPLES)
-        if self.interleave > 1 and self.pipeline_schedule != "interleaved":
-            own = "2 chunks" if self.pipeline_schedule == "zb-v" else "1 chunk"
-            raise InputError(
-                f"interleave is {self.interleave}, but the pipeline schedule "
-                f"{self.pipeline_schedule} has {own} per stage."
-            )
-        self._check_split_backward()
-
-        check_size("expert_parallel", self.expert_parallel, MOST_SAMPLES)
-        check_size("context_parallel", self.context_parallel, MOST_SAMPLES)
-        if self.expert_tensor_parallel != 0:
-            check_size("expert_tensor_parallel", self.expert_tensor_parallel, MOST_SAMPLES)
-        self._check_parts()
-        if self.recompute_parts and self.recompute != "selective":
-            raise InputError(
-                f"recompute is {self.recompute}, but with recompute_parts "
-                f"{self.recompute_parts} it must be selective."
-            )
-        if not 1.0 <= self.expert_imbalance <= MOST_IMBALANCE:
-            raise InputError(
-                f"expert_imbalance is {self.expert_imbalance}, but it must be between 1 and "
-                f"{MOST_IMBALANCE:g}."
-            )
-        self._check_capacity()
-        for name in ("bf16_layers_at_start", "bf16_layers_at_end"):
-            check_size(name, getattr(self, name), MOST_SAMPLES, least=0)
-        if self.fp8_scaling == "delayed":
-            self._check_delayed_scaling()
-        self._check_zero_group()
-        self._check_offload()
-        self._check_fp8_weights()
-
-    def _check_capacity(self) -> None:
-        """Refuse a capacity that is none, or contradicts another option."""
-        capacity = self.expert_capacity
-        if capacity == 0.0:
-            return
-        if not 0.0 < capacity <= MOST_IMBALANCE:
-            raise InputError(
-                f"expert_capacity is {capacity}, but it must be 0, or above it and at most "
-                f"{MOST_IMBALANCE:g}."
-            )
-        if self.expert_imbalance != 1.0:
-            raise InputError(
-                f"expert_imbalance is {self.expert_imbalance}, but with an expert_capacity of "
-                f"{capacity} every expert has the same rows; it must be 1."
-            )
-        if self.expert_parallel > 1 and self.dispatcher != "nccl":
-            raise InputError(
-                f"dispatcher is {self.dispatcher}, but with an expert_capacity of {capacity} it "
-                "must be nccl: the others send the tokens that come."
-            )
-
-    def _check_delayed_scaling(self) -> None:
-        """Refuse scales of steps before where no software has them."""
-        if "fp8" not in (self.precision, self.attention_precision):
-            raise InputError(
-                f"fp8_scaling is delayed, but precision is {self.precision} and "
-                f"attention_precision {self.attention_precision}; one of them must be fp8."
-            )
-        if self.bf16_layers_at_start or self.bf16_layers_at_end:
-            raise InputError(
-                "fp8_scaling is delayed, but some layers stay in bf16, which Megatron-LM has with "
-                "current scaling only."
-            )
-
-    def _check_parts(self) -> None:
-        """Refuse parts that there are not, and a policy beside parts."""
-        parts = self.parts_again
-        policies = [part for part in parts if part in RECOMPUTE_POLICIES]
-        if policies and len(parts) > 1:
-            raise InputError(
-                f"recompute_parts is {self.recompute_parts}, but the policy {policies[0]} must "
-                "stand alone: it says of every tensor whether it is kept."
-            )
-        for part in () if policies else parts:
-            if part.rpartition(".")[2] not in RECOMPUTE_PARTS:
-                allowed = (*RECOMPUTE_PARTS, *RECOMPUTE_POLICIES)
-                raise unknown_name("part in recompute_parts:", part, allowed)
-
-    def _check_zero_group(self) -> None:
-        """Refuse a group in which nothing is shared out, or experts are."""
-        group = self.zero_group
-        if group == 0:
-            return
-        check_size("zero_group", group, MOST_SAMPLES)
-        if group == 1 or self.zero == 0:
-            raise InputError(
-                f"zero_group is {group} and zero is {self.zero}, but where nothing is shared out "
-                "there is no group; zero_group must be 0, or at least 2 with zero 1, 2 or 3."
-            )
-        if self.expert_parallel > 1 or self.expert_tensor_parallel:
-            raise InputError(
-                f"zero_group is {group}, but expert_parallel is {self.expert_parallel}; routed "
-                "experts are shared out among all replicas only."
-            )
+        check_training_options(self)
 
     def sharing(self, replicas: int) -> int:
         """Return among how many of some replicas ZeRO shares out."""
         return min(self.zero_group, replicas) if self.zero_group else replicas
-
-    def _check_offload(self) -> None:
-        """Refuse parts that cannot wait on the host, and shares that are none."""
-        for part in self.parts_offloaded:
-            if part not in OFFLOAD_PARTS:
-                raise unknown_name("part in offload_parts:", part, tuple(OFFLOAD_PARTS))
-        if "layer" in self.parts_offloaded and len(self.parts_offloaded) > 1:
-            raise InputError(
-                f"offload_parts is {self.offload_parts}, but layer must stand alone: it is all "
-                "that a layer keeps."
-            )
-        if not 0.0 < self.offload_share <= 1.0:
-            raise InputError(
-                f"offload_share is {self.offload_share}, but it must be above 0 and at most 1."
-            )
-        if not 0.0 <= self.offload_optimizer <= 1.0:
-            raise InputError(
-                f"offload_optimizer is {self.offload_optimizer}, but it must be between 0 and 1."
-            )
-        if self.offload_optimizer and OPTIMIZERS[self.optimizer].state_bytes == 0:
-            raise InputError(
-                f"offload_optimizer is {self.offload_optimizer}, but the optimizer "
-                f"{self.optimizer} has no state; it must be 0, or the optimizer another one."
-            )
-        named = self.offloaded_names
-        if named and self.recompute in ("selective", "solve") and not self.recompute_parts:
-            raise InputError(
-                f"offload_parts is {self.offload_parts} and recompute {self.recompute}, which does "
-                "not say by name what is kept; name recompute_parts, or take layer, or recompute "
-                "none or full."
-            )
-
-    def _check_split_backward(self) -> None:
-        """Refuse what cannot be done with a backward in two parts."""
-        if self.splits_backward and self.zero > 1:
-            raise InputError(
-                f"pipeline_schedule is {self.pipeline_schedule} and zero is {self.zero}, but "
-                "stages that put off weight gradients cannot exchange them in every microbatch; "
-                "zero must be 0 or 1."
-            )
-        if self.splits_backward and self.pairs_microbatches:
-            raise InputError(
-                f"pipeline_schedule is {self.pipeline_schedule} and overlap is {self.overlap}, but "
-                "exchanges of tokens run beside another microbatch only where backwards are whole; "
-                "overlap must be none, partial or data with expert_parallel."
-            )
-        if self.splits_backward and self.offloads:
-            raise InputError(
-                f"pipeline_schedule is {self.pipeline_schedule}, but what waits on the host comes "
-                "back for whole backwards only; leave offload_parts and offload_optimizer out."
-            )
-
-    def _check_fp8_weights(self) -> None:
-        """Refuse weights in fp8 where no software has them, or nothing keeps their precision."""
-        switches = (("fp8_primary_weights", PRIMARY_WEIGHTS), ("fp8_param_gather", PARAM_GATHER))
-        for name, allowed in switches:
-            if getattr(self, name) and self.precision not in allowed:
-                raise InputError(
-                    f"{name} is on, but precision is {self.precision}; it must be "
-                    f"{', '.join(allowed[:-1])} or {allowed[-1]}."
-                )
-        if self.fp8_primary_weights and OPTIMIZERS[self.optimizer].state_bytes == 0:
-            raise InputError(
-                f"fp8_primary_weights is on, but the optimizer {self.optimizer} holds no master "
-                "weights in fp32; take adam, adam-bf16 or adam-foreach."
-            )
-        if self.fp8_param_gather and not self.fp8_primary_weights and self.zero in (1, 2):
-            raise InputError(
-                f"fp8_param_gather is on and zero is {self.zero}, but without fp8_primary_weights "
-                "every replica holds weights in bf16, which must be gathered."
-            )
 
     def microbatches(self, data: Replicas) -> Replicas:
         """Return how many microbatches each of some replicas runs per batch.
@@ -723,7 +344,7 @@ class Training:
         if not self.gather_copies:
             return forward, backward
         gradient_copy_bytes = GRADIENT_COPY_BYTES[self.gradient_dtype or "fp32"]
-        weight_copy_bytes = self.state.gathered_bytes / _WEIGHT_BYTES * WEIGHT_COPY_BYTES
+        weight_copy_bytes = self.state.gathered_bytes / WEIGHT_BYTES * WEIGHT_COPY_BYTES
         return forward + weight_copy_bytes, backward + weight_copy_bytes + gradient_copy_bytes
 
     @property
@@ -735,7 +356,7 @@ class Training:
         if self.fp8_param_gather:
             # A copy by columns is a transpose of the gathered one.
             return 0, 2 * narrow * (self.narrow_copies - 1)
-        return _WEIGHT_BYTES + narrow, _WEIGHT_BYTES + narrow
+        return WEIGHT_BYTES + narrow, WEIGHT_BYTES + narrow
 
     @property
     def reduced_bytes(self) -> int:
@@ -787,7 +408,7 @@ class Training:
         if self.products_accumulate and not self.fused_optimizer:
             own -= optimizer.first_added_bytes
         if self._gathers_primary_weights:
-            return own + PRECISIONS[self.precision].weight_bytes - _WEIGHT_BYTES
+            return own + PRECISIONS[self.precision].weight_bytes - WEIGHT_BYTES
         return own
 
     @property
@@ -800,7 +421,7 @@ class Training:
         take as many bytes in both copies as one in 16 bits. What ZeRO 3 gathers is cast whenever it
         has been, and not kept.
         """
-        return _in_fewer_bits(
+        return in_fewer_bits(
             self.optimizer,
             self.precision,
             self.zero,
@@ -824,7 +445,7 @@ class Training:
         narrow = PRECISIONS[self.precision].weight_bytes
         if self._gathers_primary_weights:
             return 2 * narrow * (self.narrow_copies - 1)
-        return _WEIGHT_BYTES + self.narrow_copies * narrow
+        return WEIGHT_BYTES + self.narrow_copies * narrow
 
     @property
     def _gathers_primary_weights(self) -> bool:

@@ -18,8 +18,9 @@ from phaze_opt.hardware.energy import energy_per_event
 from phaze_opt.hardware.presets import accelerator_presets, load_accelerator
 from phaze_opt.network.cluster import Cluster
 from phaze_opt.network.presets import load_cluster
+from phaze_opt.optimizers import OPTIMIZERS
 from phaze_opt.scheduling.schedule_problem import Schedule
-from phaze_opt.training import OPTIMIZERS, Training
+from phaze_opt.training import Training
 from phaze_opt.units import GIB
 from phaze_opt.workload.capture.user_module import capture
 from phaze_opt.workload.graph import Workload

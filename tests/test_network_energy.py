@@ -15,10 +15,11 @@ from phaze_opt.network.cluster import Cluster
 from phaze_opt.network.collective import collective_cost
 from phaze_opt.network.message import send_receive_s
 from phaze_opt.network.presets import load_cluster
+from phaze_opt.optimizers import OPTIMIZERS
 from phaze_opt.passes.layer_cost import LayerCost, local_parameters
 from phaze_opt.placement.placement_problem import Placement
 from phaze_opt.point import Point, cost_point
-from phaze_opt.training import OPTIMIZERS, Training
+from phaze_opt.training import Training
 from phaze_opt.units import J_PER_PJ
 from phaze_opt.workload.zoo import load_workload
 

@@ -14,7 +14,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from phaze_opt.choices import GradientDtype, OptimizerName
 from phaze_opt.errors import InputError
-from phaze_opt.training import OPTIMIZERS, Training
+from phaze_opt.optimizers import OPTIMIZERS
+from phaze_opt.training import Training
 from tests.strategies import fp8_weights
 
 PARAMETERS = 1_000_000

@@ -24,6 +24,7 @@ from phaze_opt.hardware.presets import accelerator_presets
 from phaze_opt.network.cluster import Cluster, NetworkLevel
 from phaze_opt.network.cluster_file import LEVEL_ALIASES
 from phaze_opt.network.presets import cluster_presets
+from phaze_opt.optimizers import OPTIMIZERS
 from phaze_opt.precision import PRECISIONS, Precision
 from phaze_opt.report.validation import EXPRESSIBLE_HEAD, KIND_WORDS, expressible_rows
 from phaze_opt.software import SOFTWARE
@@ -38,7 +39,7 @@ from phaze_opt.spec.study_spec import (
     StudySpec,
     WorkloadSpec,
 )
-from phaze_opt.training import OPTIMIZERS, Training
+from phaze_opt.training import Training
 from phaze_opt.units import format_number
 from phaze_opt.validation.expressible import count_expressible
 from phaze_opt.validation.registry import GROUPS, validate

@@ -10,7 +10,7 @@ import numpy as np
 from phaze_opt.arrays import FloatArray, IntArray
 from phaze_opt.codec import data_table
 from phaze_opt.errors import look_up
-from phaze_opt.training import OPTIMIZERS
+from phaze_opt.optimizers import OPTIMIZERS
 
 ROWS_IN_FLIGHT = 8
 """Rows that a core of a GPU works on at a time: 2,048 threads in blocks of 256, one for a row."""

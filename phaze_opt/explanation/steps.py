@@ -9,10 +9,10 @@ from typing import Any
 
 from phaze_opt.choices import Recompute
 from phaze_opt.degrees import Degrees
+from phaze_opt.optimizers import OPTIMIZERS
 from phaze_opt.placement.expert import expert_degrees
 from phaze_opt.point import Point
 from phaze_opt.precision import PRIMARY_WEIGHTS
-from phaze_opt.training import OPTIMIZERS
 from phaze_opt.units import GIB, MIB
 
 _RECOMPUTES: tuple[Recompute, ...] = ("none", "selective", "full")

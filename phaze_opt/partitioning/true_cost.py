@@ -11,10 +11,11 @@ import math
 
 from phaze_opt.choices import OptimizerName
 from phaze_opt.network.cluster import Cluster, NetworkLevel
+from phaze_opt.optimizers import OPTIMIZERS
 from phaze_opt.partitioning.phaze_format import PhazeProblem
 from phaze_opt.passes.layer_cost import LayerCost, LayerPasses
 from phaze_opt.placement.placement_problem import PlacementProblem
-from phaze_opt.training import OPTIMIZERS, Training
+from phaze_opt.training import Training
 
 _OPTIMIZER_NAMES: dict[str, OptimizerName] = {"SGD": "sgd", "Adam": "adam"}
 

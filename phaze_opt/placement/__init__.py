@@ -54,5 +54,5 @@ Where a formula stands, that loops and bounds call too:
 - devices that share a sequence, which are replicas of the parameters: `Training.replica_step`,
   `phaze_opt.degrees.Degrees.as_replicas`
 - what ``partial`` overlap hides: `synchronisation.hidden_share`
-- bytes per parameter of optimizers: `phaze_opt.training.OPTIMIZERS`
+- bytes per parameter of optimizers: `phaze_opt.optimizers.OPTIMIZERS`
 """

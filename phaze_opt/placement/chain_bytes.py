@@ -21,11 +21,11 @@ from phaze_opt.arrays import FloatArray, IntArray
 from phaze_opt.compiled import lazily_compiled
 from phaze_opt.network.term import Term, cheapest
 from phaze_opt.on_demand import cached_property
+from phaze_opt.optimizers import Optimizer
 from phaze_opt.passes.layer_cost import LayerCost, LayerPasses
 from phaze_opt.placement.memory import Shards, share_bytes
 from phaze_opt.placement.placement_problem import PlacementProblem
 from phaze_opt.placement.runs import maxima_of_runs, receives_of_runs, sums_of_runs
-from phaze_opt.training import Optimizer
 
 _UNLIMITED = 2**31
 """More microbatches in flight than any batch has."""

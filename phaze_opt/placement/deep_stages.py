@@ -16,10 +16,10 @@ import numpy as np
 
 from phaze_opt.arrays import FloatArray, IntArray
 from phaze_opt.compiled import compiled_as, lazily_compiled
+from phaze_opt.optimizers import Optimizer
 from phaze_opt.passes.layer_cost import LayerCost
 from phaze_opt.placement.closed_form import after_first_s
 from phaze_opt.placement.memory import with_stashes
-from phaze_opt.training import Optimizer
 
 _HALVINGS = 60
 

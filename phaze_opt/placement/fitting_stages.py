@@ -12,11 +12,11 @@ import numpy as np
 
 from phaze_opt.arrays import BoolArray, FloatArray, IntArray
 from phaze_opt.compiled import lazily_compiled
+from phaze_opt.optimizers import Optimizer
 from phaze_opt.placement.chain_bounds import reach_of
 from phaze_opt.placement.chain_bytes import ChainBytes, for_many_designs, held_by_runs
 from phaze_opt.placement.memory import Shards, with_stashes
 from phaze_opt.placement.pipeline import held_by_place
-from phaze_opt.training import Optimizer
 
 
 @dataclass(frozen=True, eq=False)

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from phaze_opt.arrays import FloatArray
+from phaze_opt.optimizers import Optimizer
 from phaze_opt.passes.layer_cost import local_parameters
 from phaze_opt.placement.candidate_costs import CandidateCosts
 from phaze_opt.placement.chain_bytes import ChainBytes, for_many_designs_if_short
@@ -16,7 +17,6 @@ from phaze_opt.placement.layout import Layout, Runs
 from phaze_opt.placement.memory import Shards, stage_memory
 from phaze_opt.placement.pipeline import interleaved_in_flight
 from phaze_opt.placement.placement_problem import StageMemory
-from phaze_opt.training import Optimizer
 
 
 class HeldStage(NamedTuple):

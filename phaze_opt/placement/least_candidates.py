@@ -18,6 +18,7 @@ from phaze_opt.degrees import RANK_ORDERS, REPLICAS_INSIDE, Degrees
 from phaze_opt.network.cluster import Cluster
 from phaze_opt.network.collective import collective_terms
 from phaze_opt.network.term import Term
+from phaze_opt.optimizers import Optimizer
 from phaze_opt.passes.layer_cost import LayerCost, LayerPasses, local_frozen_parameters
 from phaze_opt.placement import least_splits as column
 from phaze_opt.placement.candidate_costs import CandidateCosts
@@ -40,7 +41,7 @@ from phaze_opt.placement.pipeline import interleaved_in_flight
 from phaze_opt.placement.placement_problem import PlacementProblem
 from phaze_opt.placement.runs import sums_of_runs
 from phaze_opt.placement.synchronisation import routed_of_runs, synchronisation_kind
-from phaze_opt.training import Optimizer, Training
+from phaze_opt.training import Training
 
 _MANY = 2**31
 """More microbatches than stages."""

@@ -15,9 +15,9 @@ import numpy as np
 
 from phaze_opt.arrays import FloatArray
 from phaze_opt.compiled import inlined
+from phaze_opt.optimizers import Optimizer
 from phaze_opt.passes.layer_cost import LayerCost, local_frozen_parameters, local_parameters
 from phaze_opt.placement.placement_problem import StageMemory
-from phaze_opt.training import Optimizer
 
 Bytes = TypeVar("Bytes", float, FloatArray)
 

@@ -42,6 +42,7 @@ from phaze_opt.network.cluster import Cluster
 from phaze_opt.network.collective import collective_terms
 from phaze_opt.network.term import Term, cheapest, one_after_the_other
 from phaze_opt.on_demand import cached_property
+from phaze_opt.optimizers import Optimizer
 from phaze_opt.passes.layer_cost import PASS_COLUMNS
 from phaze_opt.placement.chain_bytes import (
     ChainBytes,
@@ -56,7 +57,6 @@ from phaze_opt.placement.costs import DegreeRuns, collective_table_s
 from phaze_opt.placement.exchanges import cheapest_lines_s, exchanges_per_batch, lines_of, padded
 from phaze_opt.placement.overlap import backward_queue_s, charged_s, forward_queue_s
 from phaze_opt.placement.placement_problem import PlacementProblem
-from phaze_opt.training import Optimizer
 
 
 @lru_cache(maxsize=1)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from phaze_opt.codec import data_rows
-from phaze_opt.training import OPTIMIZERS
+from phaze_opt.optimizers import OPTIMIZERS
 from phaze_opt.validation.measured import ValidationRow, ValidationTable
 from phaze_opt.workload.zoo import load_workload
 

@@ -34,7 +34,8 @@ from phaze_opt.choices import Recompute
 from phaze_opt.errors import InputError
 from phaze_opt.on_demand import cached_property
 from phaze_opt.precision import AttentionPrecision, PrecisionName
-from phaze_opt.training import RECOMPUTE_PARTS, Training
+from phaze_opt.training import Training
+from phaze_opt.training_options import RECOMPUTE_PARTS
 from phaze_opt.workload.graph import Layer, WorkloadVariant
 from phaze_opt.workload.layer_forward import EXPERT_ACTIVATION, LATENT, LayerForward
 from phaze_opt.workload.named_tensors import NOTHING_AGAIN, NamedTensors, RunAgain

@@ -9,6 +9,7 @@ import numpy as np
 from phaze_opt.degrees import RANK_ORDERS, Degrees
 from phaze_opt.errors import InfeasibleError
 from phaze_opt.hardware.accelerator import Accelerator
+from phaze_opt.optimizers import OPTIMIZERS
 from phaze_opt.partitioning.phaze_format import PhazeEdge, PhazeNode, PhazeProblem
 from phaze_opt.partitioning.published import PublishedPlacement, solve_published
 from phaze_opt.passes.layer_cost import LayerCost
@@ -22,7 +23,6 @@ from phaze_opt.placement.timing import replayed
 from phaze_opt.point import Point, cost_point
 from phaze_opt.spec.run_inputs import run_inputs
 from phaze_opt.study.study import Study
-from phaze_opt.training import OPTIMIZERS
 from phaze_opt.workload.graph import Workload
 from studies.paper.comparison import designs_of
 

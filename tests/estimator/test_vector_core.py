@@ -2,7 +2,7 @@ import pytest
 
 from phaze_opt.errors import InputError
 from phaze_opt.estimator.vector_core import vector_operator, vector_operators
-from phaze_opt.training import OPTIMIZERS
+from phaze_opt.optimizers import OPTIMIZERS
 from phaze_opt.workload.graph import VECTOR_KINDS
 
 

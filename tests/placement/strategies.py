@@ -14,10 +14,11 @@ from phaze_opt.degrees import Degrees
 from phaze_opt.network.cluster import Cluster, NetworkLevel
 from phaze_opt.network.collective import collective_s
 from phaze_opt.network.message import send_receive_s
+from phaze_opt.optimizers import OPTIMIZERS
 from phaze_opt.passes.layer_cost import LayerCost, LayerPasses, PassCost, local_parameters
 from phaze_opt.placement.memory import stage_memory
 from phaze_opt.placement.placement_problem import PlacementProblem
-from phaze_opt.training import OPTIMIZERS, Training
+from phaze_opt.training import Training
 
 seconds = st.floats(0.01, 1.0)
 sizes = st.integers(0, 100)

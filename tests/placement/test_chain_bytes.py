@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from phaze_opt.errors import InfeasibleError
+from phaze_opt.optimizers import OPTIMIZERS
 from phaze_opt.passes.layer_cost import PASS_COLUMNS, LayerCost
 from phaze_opt.placement import candidate_costs
 from phaze_opt.placement import chain_bytes as chain_bytes_module
@@ -29,7 +30,6 @@ from phaze_opt.placement.chain_bytes import (
 from phaze_opt.placement.memory import Shards
 from phaze_opt.placement.placement_problem import Placement, PlacementProblem
 from phaze_opt.placement.solve_placement import solve_placement
-from phaze_opt.training import OPTIMIZERS
 from tests.placement.strategies import problems, scaled
 from tests.placement.test_solve_placement import chain
 

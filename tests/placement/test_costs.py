@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from phaze_opt.degrees import Degrees
 from phaze_opt.network.cluster import Cluster, NetworkLevel
 from phaze_opt.network.term import Term
+from phaze_opt.optimizers import OPTIMIZERS
 from phaze_opt.passes.layer_cost import PASS_COLUMNS, local_parameters
 from phaze_opt.placement.candidate_costs import CandidateCosts
 from phaze_opt.placement.candidates import Candidate
@@ -13,7 +14,6 @@ from phaze_opt.placement.chain_bytes import chain_bytes
 from phaze_opt.placement.costs import DegreeRuns, stage_costs
 from phaze_opt.placement.memory import stage_memory
 from phaze_opt.placement.placement_problem import PlacementProblem
-from phaze_opt.training import OPTIMIZERS
 from tests.placement.strategies import problems
 from tests.placement.test_solve_placement import chain
 

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from phaze_opt.choices import PipelineScheduleName
+from phaze_opt.optimizers import OPTIMIZERS
 from phaze_opt.passes.layer_cost import LayerCost
 from phaze_opt.placement.deep_stages import (
     ChainSums,
@@ -21,7 +22,6 @@ from phaze_opt.placement.deep_stages import (
 )
 from phaze_opt.placement.memory import stage_memory
 from phaze_opt.placement.pipeline import PipelineWork, finish_s, held_by_place
-from phaze_opt.training import OPTIMIZERS
 from tests.placement.strategies import backward_s, layer_costs
 
 SGD = OPTIMIZERS["sgd"]

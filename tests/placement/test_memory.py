@@ -1,8 +1,8 @@
 import pytest
 
+from phaze_opt.optimizers import OPTIMIZERS
 from phaze_opt.passes.layer_cost import LayerCost, LayerPasses, local_parameters
 from phaze_opt.placement.memory import UNSHARDED, Shards, stage_memory
-from phaze_opt.training import OPTIMIZERS
 
 
 def layer(parameters: int, tied: int = 0, stash: int = 0, transient: int = 0) -> LayerCost:

@@ -14,12 +14,13 @@ from phaze_opt.arrays import FloatArray
 from phaze_opt.degrees import Degrees
 from phaze_opt.errors import InfeasibleError
 from phaze_opt.network.cluster import Cluster, NetworkLevel
+from phaze_opt.optimizers import OPTIMIZERS
 from phaze_opt.passes.layer_cost import LayerCost, LayerPasses
 from phaze_opt.placement.overlap import backward_queue_s, forward_queue_s, left_after_s
 from phaze_opt.placement.placement_problem import Placement, PlacementProblem
 from phaze_opt.placement.solve_placement import solve_placement
 from phaze_opt.placement.synchronisation import hidden_share
-from phaze_opt.training import OPTIMIZERS, Training
+from phaze_opt.training import Training
 from tests.placement.simulation import Simulation, best_s, simulate_pass
 from tests.placement.strategies import all_degrees, problems, with_experts, with_link
 

@@ -8,11 +8,12 @@ from hypothesis import strategies as st
 from phaze_opt.choices import OptimizerName
 from phaze_opt.degrees import Degrees
 from phaze_opt.errors import InfeasibleError, InputError
+from phaze_opt.optimizers import OPTIMIZERS
 from phaze_opt.passes.layer_cost import LayerCost, LayerPasses
 from phaze_opt.placement.memory import Shards, stage_memory
 from phaze_opt.placement.placement_problem import Placement, PlacementProblem
 from phaze_opt.placement.solve_placement import solve_placement
-from phaze_opt.training import OPTIMIZERS, Training
+from phaze_opt.training import Training
 from tests.placement.strategies import all_degrees, problems
 from tests.placement.test_solve_placement import chain
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from phaze_opt.hardware.presets import accelerator_presets
+from phaze_opt.optimizers import OPTIMIZERS
 from phaze_opt.software import SOFTWARE
-from phaze_opt.training import OPTIMIZERS
 from phaze_opt.validation.measured import (
     UnexpressedRow,
     ValidationRow,

@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from phaze_opt.errors import InputError
-from phaze_opt.training import RECOMPUTE_PARTS, Training
+from phaze_opt.training import Training
+from phaze_opt.training_options import RECOMPUTE_PARTS
 from phaze_opt.workload.graph import Layer, OperatorGraph, WorkloadVariant
 from phaze_opt.workload.recompute_parts import parts_by_layer, with_parts_run_again
 from phaze_opt.workload.zoo import load_workload
