@@ -7,7 +7,7 @@ tensor degree and microbatch. Only ``capture/`` imports torch.
 Modules
 -------
 ``zoo``            a model by name: `zoo.load_workload`, `zoo.model_names`, `zoo.tensor_degrees`
-``config``         the shape of a transformer
+``config``         the shape of a transformer; ``config_checks`` refuses shapes that cannot be
 ``experts``        mixtures of experts and latent attention: shapes, and grouped products
 ``recurrences``    state-space and delta-net mixers: sizes, and work of their chunked kernels
 ``expert_parallel``  a captured model whose routed experts are shared out among devices

@@ -8,9 +8,9 @@ from typing import Any, Literal
 
 from msgspec import UNSET, UnsetType
 
-from phaze_opt.checked import shown
 from phaze_opt.choices import AttentionKind
 from phaze_opt.errors import InputError
+from phaze_opt.workload.config_checks import check_shape
 from phaze_opt.workload.diffusion import Diffusion
 from phaze_opt.workload.experts import Experts, LatentAttention
 from phaze_opt.workload.recurrences import DeltaNet, StateSpace
@@ -23,36 +23,8 @@ TENSOR_DEGREES = (1, 2, 4, 8)
 _VOCABULARY_MULTIPLE = 128
 """Megatron-LM pads a vocabulary that is split to a multiple of this times the tensor degree."""
 
-_LARGEST_SIZE = 2**24
-_MOST_ELEMENTS = 2**36
-MOST_LAYERS = 10_000
-"""A larger number is a typing error, and tensors would have more than 2**63 elements."""
-
-"""How attention is computed: scores in memory, or one fused core."""
-
 KernelMaker = Literal["fused", "compiled", "framework"]
 """What makes the kernels around products, see `TransformerConfig`."""
-
-_SUBLAYERS = {
-    "*": "attention",
-    "M": "the state-space mixer",
-    "D": "the delta net",
-    "H": "the state-space mixer",
-    "-": "the feed-forward network",
-    "E": "the experts",
-}
-"""Letters of a pattern, and whose sizes they need."""
-
-_CHOICES = {
-    "norm": ("layer_norm", "rms_norm"),
-    "norm_position": ("pre", "post", "both", "output"),
-    "residual": ("sequential", "parallel", "parallel_shared_norm"),
-    "activation": ("gelu", "relu", "relu2", "swiglu", "geglu"),
-    "positions": ("learned", "rotary", "relative", "none"),
-    "attention": ("eager", "flash"),
-    "head": ("language_model", "masked_language_model", "classifier"),
-    "kernels": ("fused", "compiled", "framework"),
-}
 
 
 @dataclass(frozen=True)
@@ -268,209 +240,7 @@ class TransformerConfig:
     pools: Literal[True] | UnsetType = UNSET
 
     def __post_init__(self) -> None:
-        for name in ("layers", "hidden", "heads", "sequence", "vocabulary"):
-            _refuse_outside(name, getattr(self, name), 1)
-        for name in ("kv_heads", "head_elements", "feed_forward", "embedding_size"):
-            _refuse_outside(name, getattr(self, name), 0)
-        for name in ("position_rows", "token_types", "rotary_elements", "relative_buckets"):
-            _refuse_outside(name, getattr(self, name), 0)
-        for name in ("encoder_layers", "image_size", "patch_size", "channels"):
-            _refuse_outside(name, getattr(self, name), 0)
-        for name, allowed in _CHOICES.items():
-            if getattr(self, name) not in allowed:
-                raise InputError(
-                    f"{name} is {getattr(self, name)!r}, but it must be {' or '.join(allowed)}."
-                )
-        for name in ("dropout", "attention_dropout", "inner_dropout"):
-            if not 0 <= getattr(self, name) < 1:
-                raise InputError(
-                    f"{name} is {getattr(self, name)}, but it must be at least 0 and below 1."
-                )
-        if not (self.head_elements or self.latent) and self.hidden % self.heads:
-            raise InputError(
-                f"hidden is {self.hidden}, but it must be a multiple of the {self.heads} heads."
-            )
-        if self.positions == "rotary" and self.rotary_size % 2:
-            raise InputError(
-                f"A head has {self.rotary_size} elements, but rotary positions need an even number."
-            )
-        if self.heads % self.key_value_heads:
-            raise InputError(
-                f"kv_heads is {self.kv_heads}, but it must divide the {self.heads} heads."
-            )
-        self._check_structure()
-
-    def _check_structure(self) -> None:
-        """Refuse fields that contradict each other."""
-        if self.experts and not all(0 <= i < self.layers for i in self.experts.dense_layers):
-            raise InputError(
-                f"dense_layers is {list(self.experts.dense_layers)}, but there are {self.layers} "
-                "layers, counted from 0."
-            )
-        if self.experts and self.experts.count * self.experts.feed_forward >= _MOST_ELEMENTS:
-            raise InputError(
-                f"{self.experts.count} experts of width {self.experts.feed_forward} are too large "
-                "to address."
-            )
-        if self.latent and (self.positions != "rotary" or self.kv_heads or self.query_key_norm):
-            raise InputError(
-                "Latent attention needs rotary positions, as many key heads as heads, and no norm "
-                "of its heads."
-            )
-        if self.sinks and (self.attention != "flash" or self.latent or self.attention_softcap):
-            raise InputError(
-                "Attention sinks need flash attention, without a soft cap or latent vectors."
-            )
-        if (self.experts or self.latent or self.sinks) and self.encoder_layers:
-            raise InputError(
-                "Experts, latent attention and attention sinks need a model without an encoder."
-            )
-        if self.pattern:
-            self._check_pattern(self.pattern)
-        elif self.state_space or self.delta_net:
-            raise InputError("State-space mixers and delta nets need a pattern.")
-        if self.output_gate and (self.positions != "rotary" or self.latent):
-            raise InputError("A gate of attention needs rotary positions, and no latent vectors.")
-        others = {
-            "experts": self.experts,
-            "an encoder and a decoder": self.encoder_layers,
-            "a pattern of sub-layers": self.pattern,
-            "layers that predict further ahead": self.prediction_layers,
-            "several stacks": self.encoder or self.images or self.diffusion,
-        }
-        kind = next((words for words, has in others.items() if has), None)
-        if self.trained and kind is not None:
-            raise InputError(
-                f"frozen parts and adapters are counted of models that are one chain of dense "
-                f"blocks, but this one has {kind}; leave out frozen and lora_rank."
-            )
-        if self.trained and self.trained.lora_rank and self.latent:
-            raise InputError(
-                "lora_rank is given, but adapters beside the layers of latent attention are not "
-                "counted; leave it out."
-            )
-        if self.windows and (len(self.windows) != self.layers or min(self.windows) < 0):
-            raise InputError(
-                f"windows is {list(self.windows)}, but it must have a number of tokens for each of "
-                f"the {self.layers} layers."
-            )
-        if self.rotary_elements > self.head_size:
-            raise InputError(
-                f"rotary_elements is {self.rotary_elements}, but a head has {self.head_size}."
-            )
-        if self.attention_softcap < 0 or self.logit_softcap < 0:
-            raise InputError("attention_softcap and logit_softcap must be at least 0.")
-        if self.positions == "relative" and (self.attention != "eager" or not self.encoder_layers):
-            raise InputError("Relative positions need eager attention and an encoder.")
-        if self.encoder_layers and self.positions != "relative":
-            raise InputError("An encoder and a decoder need relative positions.")
-        if self.patch_size and self.sequence != self.image_tokens:
-            raise InputError(
-                f"sequence is {self.sequence}, but an image of {self.image_size} in patches of "
-                f"{self.patch_size} has {self.image_tokens} tokens."
-            )
-
-        self._check_blocks()
-        self._check_towers()
-
-    def _check_pattern(self, pattern: str) -> None:
-        """Refuse a pattern that is none, or needs what the model does not have."""
-        blocks, letters = pattern.split(), set(pattern) - {" "}
-        if len(blocks) != self.layers or not letters <= _SUBLAYERS.keys():
-            raise InputError(
-                f"pattern is {shown(pattern)}, but it must have {self.layers} blocks of "
-                f"{' '.join(_SUBLAYERS)}, apart by spaces."
-            )
-        has = {"M": bool(self.state_space), "D": bool(self.delta_net), "E": bool(self.experts)}
-        has["H"] = has["M"]
-        for letter in sorted(letters & has.keys()):
-            if not has[letter]:
-                raise InputError(
-                    f"pattern has {letter}, but the sizes of {_SUBLAYERS[letter]} are missing."
-                )
-        others: object = (
-            self.residual != "sequential" or self.norm_position != "pre" or self.windows
-        )
-        others = others or self.encoder_layers or self.indexer
-        if others or (self.experts and self.experts.dense_layers):
-            raise InputError(
-                "A pattern of sub-layers needs norms before each, residuals in sequence, and no "
-                "windows, encoder, indexer or list of dense layers."
-            )
-
-    def _check_blocks(self) -> None:
-        """Refuse what single blocks cannot have."""
-        if self.unrotated_layers and (
-            self.positions != "rotary"
-            or self.latent
-            or not all(0 <= i < self.layers for i in self.unrotated_layers)
-        ):
-            raise InputError(
-                f"unrotated_layers is {list(self.unrotated_layers)}, but it needs rotary positions "
-                f"without latent attention, and layers from 0 to {self.layers - 1}."
-            )
-        split = self.chunk_tokens
-        if split and (self.attention != "flash" or self.sinks or self.attention_softcap):
-            raise InputError(
-                "Attention in chunks needs flash attention, without sinks or a soft cap."
-            )
-        if split and self.sequence % split:
-            raise InputError(
-                f"sequence is {self.sequence}, but it must be a multiple of the {split} tokens of "
-                f"a chunk of attention, or at most {split}."
-            )
-        if self.indexer and not (
-            self.latent and self.attention == "flash" and self.causal and not self.windows
-        ):
-            raise InputError(
-                "An indexer needs latent attention, causal and fused (flash), without windows."
-            )
-        if self.indexer and (self.attention_dropout or self.attention_softcap):
-            raise InputError("An indexer needs attention without dropout and without a soft cap.")
-        if self.prediction_layers is not UNSET:
-            _refuse_outside("prediction_layers", self.prediction_layers, 1)
-            if self.positions not in ("rotary", "none") or self.embedding_width != self.hidden:
-                raise InputError(
-                    "Prediction layers need rotary positions or none, and word embeddings as wide "
-                    "as the residual stream."
-                )
-        if self.norm_parameters and self.norm != "layer_norm":
-            raise InputError("norm_parameters needs layer_norm; other norms have a weight.")
-
-    def _check_towers(self) -> None:
-        """Refuse stacks that do not go with each other."""
-        tower = self.encoder or self.images
-        if self.diffusion and (
-            *(tower, self.experts, self.latent, self.windows, self.kv_heads, self.causal),
-            *(self.prediction_layers, self.encoder_layers, self.patch_size, self.dropout),
-            self.attention_dropout,
-        ) != (UNSET, UNSET, UNSET, (), 0, False, UNSET, 0, 0, 0.0, 0.0):
-            raise InputError(
-                "A diffusion transformer has plain blocks whose tokens see each other: no experts, "
-                "windows, shared heads, causal mask, dropout or other stacks."
-            )
-        if not tower:
-            return
-        plain = self.positions == tower.positions == "learned" and not (
-            self.encoder_layers or self.experts or self.windows or self.prediction_layers
-        )
-        if not plain or (self.encoder and self.images):
-            raise InputError(
-                "An encoder of speech or images needs learned positions, and blocks without "
-                "experts and windows."
-            )
-        if self.encoder and tower.hidden != self.hidden:
-            raise InputError(
-                f"An encoder of speech has hidden {tower.hidden}, but it must be {self.hidden} as "
-                "the decoder that attends to it."
-            )
-        if self.images and not tower.patch_size:
-            raise InputError("An encoder of images needs a patch_size.")
-        if self.images and tower.pools and tower.vocabulary != tower.hidden:
-            raise InputError(
-                f"An encoder of images that pools has a vocabulary of {tower.vocabulary}, but it "
-                f"must be its width of {tower.hidden}: its result is not projected."
-            )
+        check_shape(self)
 
     def with_attention(self, attention: AttentionKind) -> TransformerConfig:
         """Return the shape with another way to compute attention, in all its stacks."""
@@ -701,13 +471,6 @@ class TransformerConfig:
         return tuple(
             tensor_degree for tensor_degree in TENSOR_DEGREES if self.divides(tensor_degree)
         )
-
-
-def _refuse_outside(name: str, value: int, least: int) -> None:
-    """Refuse a size that is too small, or larger than that of any model."""
-    most = MOST_LAYERS if name in ("layers", "prediction_layers") else _LARGEST_SIZE
-    if not least <= value <= most:
-        raise InputError(f"{name} is {shown(value)}, but it must be between {least} and {most}.")
 
 
 LLAMA: dict[str, Any] = {

@@ -6,7 +6,8 @@ from typing import Any
 
 from phaze_opt.checked import shown
 from phaze_opt.errors import InputError, unknown_name
-from phaze_opt.workload.config import LLAMA, MOST_LAYERS, TransformerConfig
+from phaze_opt.workload.config import LLAMA, TransformerConfig
+from phaze_opt.workload.config_checks import MOST_LAYERS
 from phaze_opt.workload.experts import Experts, LatentAttention
 from phaze_opt.workload.sparse_attention import Indexer
 
