@@ -11,7 +11,7 @@ from phaze_opt.arrays import FloatArray, IntArray
 from phaze_opt.compiled import inlined, lazily_compiled
 from phaze_opt.passes.layer_cost import LayerCost
 from phaze_opt.placement.chain_bounds import Classes
-from phaze_opt.placement.closed_form import busy_s, held_at
+from phaze_opt.placement.closed_form import after_first_s, busy_s, held_at
 from phaze_opt.placement.placement_problem import Kinds
 
 
@@ -187,16 +187,14 @@ def least_split_times(
         for stage in range(stages - 1, -1, -1):
             i, j = _stage(starts, stages, stage)
             forward, backward = forward_s[i, j], backward_s[i, j]
-            weights_s = rounds * weight_s[i, j] + (rounds - 1) * added_s[i, j]
             through_s += forward + backward
-            ahead = float(held_at(stages - stage, rounds, False))
+            again = 0
             if stash_bytes[i, j] > 0.0:
-                ahead = max(ahead, room / stash_bytes[i, j])
-            else:
-                ahead = float(rounds)
-            again = max(rounds - ahead - 1e-9 * ahead, 0.0)
-            own_s = through_s + (rounds - 1) * backward + again * forward
-            own_s = max(own_s, rounds * (forward + backward)) + weights_s
+                ahead = int(room / stash_bytes[i, j] * (1.0 + 1e-9))
+                again = max(rounds - max(ahead, held_at(stages - stage, rounds, False)), 0)
+            own_s = after_first_s(through_s, rounds, again, forward, backward)
+            own_s = max(own_s, rounds * (forward + backward))
+            own_s += busy_s(rounds, weight_s[i, j] + added_s[i, j], added_s[i, j])
             if stage == 0:
                 own_s += tails_s[rows[index], j - 1]
             least_s = max(least_s, own_s)
