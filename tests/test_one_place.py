@@ -22,7 +22,6 @@ FORMULAS: dict[str, tuple[str, dict[str, int]]] = {
         {
             "placement/closed_form.py": 1,  # `after_first_s`
             "placement/describe.py": 1,  # seconds of gradient accumulation
-            "placement/even.py": 2,  # a bound of split backwards: accumulation, and what returns
             "placement/least_times.py": 1,  # the least work between two stages, both ways
             "placement/split_bounds.py": 1,  # forwards of GPipe
             "batch_energy.py": 1,  # bytes of gradient accumulation
