@@ -144,9 +144,10 @@ def overflows_the_cache(case: Case) -> bool:
 def _chip(rng: random.Random) -> Accelerator:
     """Draw a preset, or a chip of no paper."""
     if rng.random() < 0.4:
-        return replace(
-            load_accelerator(rng.choice(sorted(accelerator_presets()))), hbm_bytes=512 * GIB
-        )
+        with_hbm = [
+            name for name, each in accelerator_presets().items() if each.accelerator.hbm_bytes
+        ]
+        return replace(load_accelerator(rng.choice(sorted(with_hbm))), hbm_bytes=512 * GIB)
     return Accelerator(
         num_tc=2 ** rng.randrange(9),
         num_vc=2 ** rng.randrange(9),

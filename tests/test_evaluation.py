@@ -73,7 +73,7 @@ def test_a_model_without_parameters_answers(fused: bool) -> None:
     assert not result.time_breakdown_s.get("gradient_accumulation")
 
 
-WITHOUT_AREA = ("mi300x", "mi325x", "mi355x", "trainium2")
+WITHOUT_AREA = ("mi300x", "mi325x", "mi355x", "trainium2", "groq-lpu", "wse2")
 """Chips with buffers outside the table of areas."""
 
 
@@ -84,7 +84,9 @@ def test_every_preset_answers(model: str) -> None:
     training = Training(64, 1, "full", "adam", zero=3)
     for name, preset in accelerator_presets().items():
         result = evaluate(workload, preset.accelerator, load_cluster("dgx-h100", 64), training)
-        assert result.feasible, name
+        assert result.feasible == (name != "groq-lpu"), name  # 64 of which hold 14 GB together
+        if not result.feasible:
+            continue
         assert 0.0 < result.mfu < 1.0
         assert (result.area_mm2 is None) == (name in WITHOUT_AREA)
 
@@ -116,7 +118,9 @@ def test_no_chip_trains_beyond_its_peak(kind: str, sequence: int) -> None:
     workload, training = load_workload(f"{kind},{shape}"), Training(8, 1, overlap="all")
     above = set()
     for name in accelerator_presets():
-        chip = load_accelerator(name, hbm_gib=4096)
+        chip = load_accelerator(name)
+        rate = chip.hbm_bytes_per_s or 1e12
+        chip = dataclasses.replace(chip, hbm_bytes=2**42, hbm_bytes_per_s=rate)
         result = evaluate(workload, chip, load_cluster("dgx-h100", 8), training)
         assert result.mfu_causal is not None
         assert result.mfu_causal <= min(1.0, result.mfu), name

@@ -35,7 +35,7 @@ _SHOWN_PARTS: Mapping[str, tuple[str, ...]] = {
 _WRITTEN: Mapping[str, Callable[[float], str]] = {
     "s": format_seconds,
     "B": format_bytes,
-    "1": "{:.3f}".format,
+    "ratio": "{:.3f}".format,
 }
 """How a value is written, by the unit of its table."""
 _CASE_WIDTH = 30

@@ -87,7 +87,7 @@ class ValidationTable:
     call_overhead_s: float
     source: str
     rows: tuple[ValidationRow, ...]
-    unit: Literal["s", "B", "1"] = "s"
+    unit: Literal["s", "B", "ratio"] = "s"
     minor: bool = False
 
     @property

@@ -80,7 +80,7 @@ def _tables(
             0.0,
             source,
             tuple(of_kind),
-            unit if kind == "1f1b" else "1",
+            unit if kind == "1f1b" else "ratio",
         )
         for kind, of_kind in rows.items()
     ]

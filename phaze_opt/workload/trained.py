@@ -78,8 +78,8 @@ class Trained:
                 )
         if not 0 <= self.lora_rank <= _LARGEST_RANK:
             raise InputError(
-                f"lora_rank is {self.lora_rank}, but it must be between 1 and {_LARGEST_RANK}, or "
-                "0 for no adapters."
+                f"lora_rank is {shown(self.lora_rank)}, but it must be between 1 and "
+                f"{_LARGEST_RANK}, or 0 for no adapters."
             )
         for target in self.lora_targets:
             if target not in LORA_TARGETS:

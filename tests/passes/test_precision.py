@@ -77,7 +77,9 @@ def test_free_casts_at_equal_rates_are_sixteen_bits(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(energy, "mac_energy_share", lambda name: 1.0)
     monkeypatch.setattr(energy, "_energy_per_event", energy._energy_per_event.__wrapped__)
 
-    def renamed(graph: OperatorGraph, precision: str, *, stashed: bool) -> OperatorGraph:
+    def renamed(
+        graph: OperatorGraph, precision: str, *, stashed: bool, **_: object
+    ) -> OperatorGraph:
         """Return the graph with products in the recipe, and nothing else."""
         del stashed
         linear = set(linear_products(graph))
