@@ -13,6 +13,7 @@ from phaze_opt.choices import (
     AttentionKind,
     ContextKind,
     Dispatcher,
+    DispatchPrecision,
     FusionMode,
     GradientDtype,
     Launch,
@@ -164,6 +165,10 @@ class PointOptions:
     expert_imbalance: Annotated[
         float, typer.Option(help="Rows of the device with the most, relative to even routing.")
     ] = 1.0
+    dispatch_precision: Annotated[
+        DispatchPrecision,
+        typer.Option(help="In what tokens go to experts that multiply in fp8; back in bf16."),
+    ] = "bf16"
     expert_capacity: Annotated[
         float,
         typer.Option(
@@ -430,6 +435,7 @@ class PointOptions:
             expert_parallel=self.expert_parallel,
             expert_tensor_parallel=self.expert_tensor_parallel,
             dispatcher=self.dispatcher,
+            dispatch_precision=self.dispatch_precision,
             expert_imbalance=self.expert_imbalance,
             expert_capacity=self.expert_capacity,
             precision=self.precision,

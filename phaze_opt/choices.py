@@ -14,6 +14,8 @@ gives every device all tokens of some heads, or keys and values are gathered."""
 Dispatcher = Literal["nccl", "deepep", "hybridep", "ideal"]
 """What sends tokens to the devices of their experts: an all-to-all of NCCL, kernels that send one
 once to every device and node that needs it (DeepEP, HybridEP), or nothing but the links."""
+DispatchPrecision = Literal["bf16", "fp8"]
+"""In what tokens go to their experts; results come back in 16 bits."""
 EvaluationPlotKind = Literal["time", "memory", "binding"]
 FusionMode = Literal["none", "elementwise", "epilogue"]
 GradientDtype = Literal["fp32", "bf16"]

@@ -12,6 +12,7 @@ from phaze_opt.checked import check_fields
 from phaze_opt.choices import (
     ContextKind,
     Dispatcher,
+    DispatchPrecision,
     GradientDtype,
     Launch,
     OptimizerName,
@@ -174,6 +175,10 @@ class Training:
         Rows that every expert has of the tokens of each device, relative to even routing: tokens
         beyond them are dropped, fewer are filled up to them. 0 where each has the tokens that come.
         Shared out, only the dispatcher ``nccl`` sends them.
+    dispatch_precision
+        In what tokens go to their experts, and gradients of results after them: ``fp8`` with a
+        scale per 128 elements (DeepEP), where experts multiply in fp8 so that they are cast anyway.
+        Results come back in 16 bits. What devices hold is that of 16 bits.
     zero_group
         Among how many neighbouring replicas ZeRO shares out; the groups hold copies of one another
         (hybrid sharding: ``HYBRID_SHARD`` of PyTorch's FSDP; MaxText's ``dcn_data_parallelism``
@@ -219,6 +224,7 @@ class Training:
     fused_accumulation: bool = False
     expert_tensor_parallel: int = 0
     expert_capacity: float = 0.0
+    dispatch_precision: DispatchPrecision = "bf16"
     bf16_layers_at_start: int = 0
     bf16_layers_at_end: int = 0
     fp8_scaling: Fp8Scaling = "current"

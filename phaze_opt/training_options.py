@@ -68,6 +68,7 @@ def check_training_options(training: Training) -> None:
             f"{MOST_IMBALANCE:g}."
         )
     _capacity(training)
+    _dispatch(training)
     for name in ("bf16_layers_at_start", "bf16_layers_at_end"):
         check_size(name, getattr(training, name), MOST_SAMPLES, least=0)
     if training.fp8_scaling == "delayed":
@@ -97,6 +98,17 @@ def _capacity(training: Training) -> None:
             f"dispatcher is {training.dispatcher}, but with an expert_capacity of {capacity} it "
             "must be nccl: the others send the tokens that come."
         )
+
+
+def _dispatch(training: Training) -> None:
+    """Refuse tokens in fp8 where experts do not multiply in it."""
+    if training.dispatch_precision == "bf16" or "fp8" in training.precision:
+        return
+    raise InputError(
+        f"dispatch_precision is {training.dispatch_precision}, but precision is "
+        f"{training.precision}; tokens are cast to fp8 for experts that multiply in fp8, fp8-row, "
+        "fp8-block or mxfp8."
+    )
 
 
 def _delayed_scaling(training: Training) -> None:

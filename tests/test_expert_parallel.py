@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from phaze_opt.choices import Dispatcher
 from phaze_opt.degrees import Degrees
 from phaze_opt.errors import InputError
 from phaze_opt.evaluation import (
@@ -25,6 +26,7 @@ from phaze_opt.spec.freezing import freeze
 from phaze_opt.spec.space import Space
 from phaze_opt.spec.study_spec import StudySpec
 from phaze_opt.training import Training
+from phaze_opt.workload.expert_parallel import with_experts_shared_out
 from phaze_opt.workload.zoo import load_workload
 
 MODEL = (
@@ -208,6 +210,33 @@ def test_exchanges_beside_another_microbatch(
 def test_nothing_is_beside_anything_where_no_experts_are_shared_out() -> None:
     """Then it is the same as data, to the bit."""
     assert point("1x8x2", overlap="experts") == point("1x8x2", overlap="data")
+
+
+@pytest.mark.parametrize("dispatcher", ["nccl", "deepep", "ideal"])
+def test_tokens_in_fp8_are_half_as_many_bytes(dispatcher: Dispatcher) -> None:
+    """What goes to the experts takes a byte and its scale per element; what comes back, two."""
+    (variant,) = load_workload(MODEL).variants
+    training = replace(TRAINING, expert_parallel=8, dispatcher=dispatcher, precision="fp8-block")
+    narrow = replace(training, dispatch_precision="fp8")
+    sizes = {
+        (exchange.row_bytes, kind)
+        for layer in with_experts_shared_out(variant, narrow).layers
+        for graph in (layer.forward, layer.backward)
+        for operator in graph.operators
+        if operator.collective
+        for kind, exchange in [(operator.collective.kind, operator.collective.exchange)]
+        if exchange
+    }
+    assert sizes == {(512 + 512 // 128 * 4, "dispatch"), (2 * 512, "combine")}
+    plain, half = (
+        evaluate(MODEL, "h100", "dgx-h100", each, "1x16x1", devices=16)
+        for each in (training, narrow)
+    )
+    assert seconds(half) < seconds(plain)
+    assert half.placement and plain.placement
+    assert half.placement.stages[0].memory_bytes == plain.placement.stages[0].memory_bytes
+    with pytest.raises(InputError, match="dispatch_precision is fp8, but precision is bf16"):
+        replace(TRAINING, dispatch_precision="fp8")
 
 
 def test_more_capacity_takes_longer_and_holds_more() -> None:

@@ -10,8 +10,9 @@ from phaze_opt.errors import InputError
 from phaze_opt.limits import MOST_TENSOR_BYTES, check_size
 from phaze_opt.network.cluster import Cluster
 from phaze_opt.network.collective import CollectiveCost, collective_cost
-from phaze_opt.network.token_exchange import exchange_cost, token_bytes
+from phaze_opt.network.token_exchange import exchange_cost
 from phaze_opt.precision import PrecisionName
+from phaze_opt.workload.experts import token_bytes
 from phaze_opt.workload.graph import TokenExchange
 
 

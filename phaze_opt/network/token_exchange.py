@@ -26,7 +26,6 @@ from phaze_opt.network.cluster import Cluster, outermost_level
 from phaze_opt.network.collective import CollectiveCost, collective_cost
 from phaze_opt.network.groups import members_joined
 from phaze_opt.network.message import ring_cost
-from phaze_opt.precision import PRECISIONS, PrecisionName
 from phaze_opt.workload.graph import Collective, TokenExchange
 
 
@@ -104,18 +103,6 @@ class DispatcherRates:
     dispatch: DirectionRates
     combine: DirectionRates
     source: str
-
-
-def token_bytes(hidden: int, precision: PrecisionName = "bf16") -> int:
-    """Return what a token takes on its way: 2 bytes per element, or what a recipe stores.
-
-    What has one scale for more than 128 elements is sent with one per 128, as DeepEP sends fp8.
-    """
-    stated = PRECISIONS[precision]
-    blocked = PRECISIONS["fp8-block"]
-    if stated.arrays == "fp8" and stated.operand_bytes < blocked.operand_bytes:
-        stated = blocked
-    return math.ceil(hidden * stated.operand_bytes)
 
 
 @lru_cache(maxsize=64)

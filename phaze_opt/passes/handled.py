@@ -45,6 +45,7 @@ HANDLED: Mapping[str, Mapping[str, tuple[object, ...]]] = {
         "interleave": _EVERY,
         # Of the variant and of the replicas.
         "expert_parallel": _EVERY,
+        "dispatch_precision": ("bf16", "fp8"),  # of the variant
         "dispatcher": ("nccl", "deepep", "hybridep", "ideal"),
         "expert_imbalance": _EVERY,
         "expert_tensor_parallel": _EVERY,

@@ -28,6 +28,7 @@ _OPTIONS = (
     "gradient_dtype",
     "expert_parallel",
     "dispatcher",
+    "dispatch_precision",
     "expert_imbalance",
     "precision",
     "attention_precision",

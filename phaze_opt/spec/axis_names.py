@@ -57,6 +57,7 @@ WORDS = (
     "gradient_dtype",
     "accumulation_dtype",
     "dispatcher",
+    "dispatch_precision",
     "precision",
     "attention_precision",
     "fp8_scaling",

@@ -17,6 +17,7 @@ from phaze_opt.choices import (
     AttentionKind,
     ContextKind,
     Dispatcher,
+    DispatchPrecision,
     GradientDtype,
     Launch,
     OptimizerName,
@@ -211,9 +212,9 @@ class StudySpec:
     interleave, overlap, fused_optimizer, gather_copies, launch, gradient_dtype, expert_parallel, \
     dispatcher, expert_imbalance, precision, fp8_primary_weights, fp8_param_gather, \
     attention_precision, accumulation_dtype, context_parallel, context_kind, recompute_parts, \
-    fused_accumulation, expert_tensor_parallel, expert_capacity, bf16_layers_at_start, \
-    bf16_layers_at_end, fp8_scaling, fp8_transposes, offload_parts, offload_share, \
-    offload_optimizer
+    fused_accumulation, expert_tensor_parallel, expert_capacity, dispatch_precision, \
+    bf16_layers_at_start, bf16_layers_at_end, fp8_scaling, fp8_transposes, offload_parts, \
+    offload_share, offload_optimizer
         Options of the training run, as in `phaze_opt.training.Training`, unless they are axes of
         the space. An interleave above 1 implies the interleaved pipeline schedule.
     workloads
@@ -281,6 +282,7 @@ class StudySpec:
     fused_accumulation: bool = False
     expert_tensor_parallel: int = 0
     expert_capacity: float = 0.0
+    dispatch_precision: DispatchPrecision = "bf16"
     bf16_layers_at_start: int = 0
     bf16_layers_at_end: int = 0
     fp8_scaling: Fp8Scaling = "current"

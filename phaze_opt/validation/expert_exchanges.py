@@ -14,8 +14,9 @@ from __future__ import annotations
 from phaze_opt.codec import data_rows, data_table
 from phaze_opt.network.estimate import estimate_collective
 from phaze_opt.network.presets import load_cluster
-from phaze_opt.network.token_exchange import exchange_cost, token_bytes
+from phaze_opt.network.token_exchange import exchange_cost
 from phaze_opt.validation.measured import ValidationRow, ValidationTable
+from phaze_opt.workload.experts import token_bytes
 from phaze_opt.workload.graph import TokenExchange
 
 _DEVICES_OF_NODE = 8

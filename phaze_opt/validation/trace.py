@@ -51,6 +51,7 @@ def _predicted_s(run: dict[str, Any]) -> dict[str, float]:
         optimizer="adam",
         expert_parallel=devices,
         dispatcher="deepep",
+        dispatch_precision="fp8",
         precision="fp8-block",
         recompute="selective",
         recompute_parts=run["recompute_parts"],

@@ -15,10 +15,10 @@ from functools import lru_cache
 
 from msgspec import UNSET, UnsetType
 
-from phaze_opt.choices import Dispatcher
+from phaze_opt.choices import Dispatcher, DispatchPrecision
 from phaze_opt.errors import InputError
 from phaze_opt.training import Training
-from phaze_opt.workload.experts import rows_of_expert
+from phaze_opt.workload.experts import rows_of_expert, token_bytes
 from phaze_opt.workload.graph import (
     BytesByRecompute,
     Collective,
@@ -46,6 +46,7 @@ class _Sharing:
     devices: int
     dispatcher: Dispatcher
     imbalance: float
+    dispatched: DispatchPrecision = "bf16"
     stride: int | UnsetType = UNSET
     groups: tuple[int, int] = (1, 1)
 
@@ -72,7 +73,8 @@ def with_experts_shared_out(variant: WorkloadVariant, training: Training) -> Wor
     if training.expert_parallel == 1:
         return variant
     shape = training.expert_parallel, training.dispatcher, training.expert_imbalance
-    return _shared_out(variant, _Sharing(*shape, variant.expert_tensor))
+    sharing = _Sharing(*shape, training.dispatch_precision, variant.expert_tensor)
+    return _shared_out(variant, sharing)
 
 
 def whole_groups(variants: Sequence[WorkloadVariant], training: Training) -> list[WorkloadVariant]:
@@ -302,7 +304,7 @@ def _exchange(
         )
     ]
     tokens = max(elements) // columns
-    row_bytes = columns * 2
+    row_bytes = token_bytes(columns, sharing.dispatched if is_dispatch else "bf16")
     exchange = TokenExchange(
         tokens=sharing.rows(tokens),
         top_k=chosen // tokens,

@@ -14,6 +14,7 @@ from msgspec import UNSET, UnsetType
 from phaze_opt.checked import shown
 from phaze_opt.codec import data_table
 from phaze_opt.errors import InputError
+from phaze_opt.precision import PRECISIONS, PrecisionName
 from phaze_opt.workload.graph import Gemm
 
 TILE_ROWS = int(data_table("workload", "experts.toml")["tile_rows"])
@@ -204,6 +205,18 @@ def surplus_flops(gemm: Gemm, rows: int, weight: tuple[int, int, int], devices: 
     """
     _, outputs, inputs = weight
     return gemm.flops - 2 * rows * outputs * inputs // devices
+
+
+def token_bytes(hidden: int, precision: PrecisionName = "bf16") -> int:
+    """Return what a token takes on its way: 2 bytes per element, or what a recipe stores.
+
+    What has one scale for more than 128 elements is sent with one per 128, as DeepEP sends fp8.
+    """
+    stated = PRECISIONS[precision]
+    blocked = PRECISIONS["fp8-block"]
+    if stated.arrays == "fp8" and stated.operand_bytes < blocked.operand_bytes:
+        stated = blocked
+    return math.ceil(hidden * stated.operand_bytes)
 
 
 def is_gated(activation: str) -> bool:

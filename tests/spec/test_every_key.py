@@ -63,6 +63,7 @@ OTHER: dict[str, str] = {
     "expert_tensor_parallel": "1",
     "expert_capacity": "1.25",
     "dispatcher": '"deepep"',
+    "dispatch_precision": '"fp8"',
     "expert_imbalance": "1.5",
     "precision": '"fp8"',
     "attention_precision": '"fp8"',
@@ -89,6 +90,7 @@ NEEDS: dict[str, dict[str, str]] = {
     "fp8_primary_weights": _FP8,
     "fp8_param_gather": _FP8,
     "fp8_scaling": _FP8,
+    "dispatch_precision": _FP8,
     "offload_optimizer": {"optimizer": '"adam"'},
     "lora_targets": {"lora_rank": "8"},
 }
@@ -161,6 +163,7 @@ AXES: dict[str, list[Any]] = {
     "expert_tensor_parallel": [0, 1],
     "expert_capacity": [0.0, 1.25],
     "dispatcher": ["nccl", "ideal"],
+    "dispatch_precision": ["bf16", "fp8"],
     "expert_imbalance": [1.0, 1.5],
     "precision": ["bf16", "fp8"],
     "attention_precision": ["bf16", "fp8"],
