@@ -23,7 +23,13 @@ from phaze_opt.scheduling.branch_and_bound import improve_wide, narrow_passes
 from phaze_opt.scheduling.instance import TIME_RESOLUTION, Instance, Plan, within_proof
 from phaze_opt.scheduling.plan_times import BANDWIDTHS, elastic_times, rigid_times
 from phaze_opt.scheduling.quick_plan import plan_part
-from phaze_opt.scheduling.reduction import INSTANCE_TYPE, RULES_TYPE, InstanceArrays, Rules
+from phaze_opt.scheduling.reduction import (
+    INSTANCE_TYPE,
+    RULES_TYPE,
+    InstanceArrays,
+    Rules,
+    unreduced_demand,
+)
 from phaze_opt.scheduling.search_arrays import search_arrays
 
 _SHORTER = 1.0 - 1e-12
@@ -168,7 +174,11 @@ def plan_elastic_part(
         found_s = rigid_times(rigid, arrays[0], latency_s, 0.0, trial_s)
         if found_s < makespan_s * _SHORTER:
             makespan_s, spans_s[:], on_all[:] = found_s, trial_s, rigid[:, 1]
-        found_s = _better_of_both(instance, rigid, latency_s, share, trial_s)
+        # It may run an operator on all cores only because it takes a smaller share there. Without
+        # bandwidths no plan needs that mode, and `instance` may lack the cores that it takes.
+        demand, capacity = unreduced_demand(part, core, unlimited, rules)
+        unreduced = instance[0], instance[1], demand, capacity, instance[4], instance[5]
+        found_s = _better_of_both(unreduced, rigid, latency_s, share, trial_s)
         if found_s < makespan_s * _SHORTER:
             makespan_s, spans_s[:], on_all[:] = found_s, trial_s, rigid[:, 1]
     bound_s = makespan_s

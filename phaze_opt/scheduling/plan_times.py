@@ -146,7 +146,8 @@ def elastic_times(
     Parameters
     ----------
     duration, allowed, demand, capacity, ancestors, descendants
-        Of the instance without bandwidths.
+        Of an instance without bandwidths, with every resource that the modes of the plan can exceed
+        together: those of an `Instance` only if it allows these modes.
     plan : (operators, 2)
         Starts, whose order is the priority for cores, and modes.
     latency_s : (operators, 2)

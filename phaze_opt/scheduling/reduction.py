@@ -151,26 +151,53 @@ def build_instance(
     The arrays of the instance, and the seconds of `TIME_RESOLUTION` time units.
     """
     size = len(part)
-    num_tc, num_vc, exclusive, elastic = rules
     before, after = part_precedences(part, ancestors)
-    capacity = np.array(
-        [num_tc, num_vc, BANDWIDTH_CAPACITY, BANDWIDTH_CAPACITY, BANDWIDTH_CAPACITY, size]
-    )
+    demand, capacity = unreduced_demand(part, core, values, rules)
     total_s = 0.0
     for i in range(size):
         total_s += min(values[part[i], 0], values[part[i], 1])
     duration = np.empty((size, 2), dtype=np.int64)
-    demand = np.empty((size, 2, _RESOURCES), dtype=np.int64)
     allowed = np.empty((size, 2), dtype=np.bool_)
     for i in range(size):
         own = values[part[i]]
         for mode in range(2):
             duration[i, mode] = _to_units(own[mode], total_s)
-        _write_demand(core[part[i]], own, exclusive, capacity, demand[i])
         _write_useful_modes(duration[i], demand[i], allowed[i])
-    _fix_modes_that_run_alone(duration, demand, allowed, before, after, capacity, elastic)
+    _fix_modes_that_run_alone(duration, demand, allowed, before, after, capacity, rules[3])
     demand, capacity = _binding_resources(demand, allowed, capacity)
     return (duration, allowed, demand, capacity, before, after), total_s
+
+
+@callee(f"Tuple((i8[:, :, ::1], i8[::1]))(i8[::1], i8[::1], f8[:, ::1], {RULES_TYPE})")
+def unreduced_demand(
+    part: IntArray, core: IntArray, values: FloatArray, rules: Rules
+) -> tuple[IntArray, IntArray]:
+    """Write what the operators of a part take of all six resources in both modes.
+
+    An `Instance` leaves out what suffices for all of its allowed modes at once. So it cannot tell
+    what fits in a plan of another instance, in which other modes are allowed.
+
+    Parameters
+    ----------
+    part, core, values, rules
+        See `build_instance`.
+
+    Returns
+    -------
+    demand : (size, 2, resources)
+        In each mode.
+    capacity : (resources,)
+        Amount of each resource.
+    """
+    size = len(part)
+    num_tc, num_vc, exclusive, _ = rules
+    capacity = np.array(
+        [num_tc, num_vc, BANDWIDTH_CAPACITY, BANDWIDTH_CAPACITY, BANDWIDTH_CAPACITY, size]
+    )
+    demand = np.empty((size, 2, _RESOURCES), dtype=np.int64)
+    for i in range(size):
+        _write_demand(core[part[i]], values[part[i]], exclusive, capacity, demand[i])
+    return demand, capacity
 
 
 @inlined

@@ -38,7 +38,7 @@ from phaze_opt.scheduling.schedule_problem import (
     check_problem,
 )
 
-SOLVER_VERSION = 4
+SOLVER_VERSION = 5
 """Part of every key in a cache. Raise it when the solver gives another schedule for a problem."""
 
 CP_SAT_VERSION = 1

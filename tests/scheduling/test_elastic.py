@@ -6,17 +6,48 @@ import random
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from phaze_opt.scheduling.schedule_problem import ScheduleOperator, ScheduleProblem
 from phaze_opt.scheduling.solve_schedule import solve_schedule
 from tests.scheduling.schedule_rules import broken_rules
-from tests.scheduling.strategies import layer_like, problems
+from tests.scheduling.strategies import layer_like, problems, random_problem
+
+LOWER_SHARE_ON_ALL_CORES = ScheduleProblem(
+    "beside another",
+    2,
+    1,
+    (
+        ScheduleOperator("wants the buffer", "none", 2.0, 2.0, glb_fraction=0.62),
+        ScheduleOperator("has two modes", "TC", 2.0, 2.0, glb_fraction=0.39),
+        ScheduleOperator("needs a core", "TC", 1.0, 1.0),
+    ),
+    (),
+    intra_operator="per-type",
+    elastic=True,
+)
+"""The second operator is no faster on all cores, but takes less of the buffer there."""
+
+
+def no_faster_on_all_cores(problem: ScheduleProblem) -> ScheduleProblem:
+    """Return a problem in which all cores only lower an operator's share of the bandwidths."""
+    some = [
+        replace(
+            one,
+            intra_op_latency_s=one.latency_s,
+            intra_op_hbm_fraction=one.hbm_fraction / 4,
+            intra_op_glb_fraction=one.glb_fraction / 4,
+        )
+        for one in problem.operators
+    ]
+    return replace(problem, operators=tuple(some))
+
 
 elastic_problems = st.one_of(
     problems(most=6),
     st.builds(layer_like, st.integers(0, 10**6), st.integers(2, 14), st.integers(2, 4)),
+    st.integers(0, 10**6).map(lambda seed: no_faster_on_all_cores(random_problem(seed, most=6))),
 ).map(lambda problem: replace(problem, elastic=True))
 
 
@@ -42,9 +73,18 @@ def faster(operator: ScheduleOperator, rng: random.Random) -> ScheduleOperator:
 
 @settings(max_examples=100, deadline=None)
 @given(elastic_problems)
+@example(LOWER_SHARE_ON_ALL_CORES)
 def test_schedules_obey_the_rules(problem: ScheduleProblem) -> None:
     """Cores are held from start to end, and some speeds leave everybody enough bandwidth."""
     assert broken_rules(problem, solve_schedule(problem)) == []
+
+
+def test_all_cores_are_held_also_where_they_only_lower_a_share() -> None:
+    """Without bandwidths nobody needs that mode; a plan with rigid shares takes it all the same."""
+    for seed in range(300):
+        drawn = no_faster_on_all_cores(random_problem(seed, most=6))
+        problem = replace(drawn, elastic=True)
+        assert broken_rules(problem, solve_schedule(problem)) == [], seed
 
 
 @settings(max_examples=100, deadline=None)
@@ -85,6 +125,17 @@ def test_two_operators_share_what_one_would_have_to_wait_for() -> None:
     assert found.makespan_s == pytest.approx(4.0, rel=1e-9)
     assert found.status == "optimal"
     assert solve_schedule(replace(problem, elastic=False)).makespan_s == pytest.approx(6.0)
+
+
+def test_all_cores_for_a_lower_share_leave_none_to_another() -> None:
+    """On one core each, 1.01 of the buffer takes 2.02 s; on both, the third would wait: 3 s."""
+    found = solve_schedule(LOWER_SHARE_ON_ALL_CORES)
+    assert found.makespan_s == pytest.approx(2.02, rel=1e-9)
+    assert not any(entry.intra_operator for entry in found.operators)
+    two = replace(LOWER_SHARE_ON_ALL_CORES, operators=LOWER_SHARE_ON_ALL_CORES.operators[:2])
+    alone = solve_schedule(two)
+    assert alone.makespan_s == pytest.approx(2.0, rel=1e-9)
+    assert alone.operators[1].intra_operator
 
 
 def test_the_longest_way_to_go_comes_first() -> None:
