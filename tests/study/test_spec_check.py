@@ -54,7 +54,7 @@ def test_specs_of_the_paper_are_named_after_its_models() -> None:
     names = {path.stem for path in (STUDIES / "phaze").glob("*.toml")} - {"common"}
     later = {"llama3-8b", "llama3-70b", "mixtral-8x7b", "qwen3-30b-a3b", "qwen3-235b-a22b"}
     later |= {"deepseek-v3", "gpt-oss-20b", "gpt-oss-120b", "nemotron-h-8b", "qwen3-next-80b-a3b"}
-    later |= {"nemotron-3-nano-30b-a3b", "nemotron-3-super-120b-a12b"}
+    later |= {"nemotron-3-nano-30b-a3b", "nemotron-3-super-120b-a12b", "gemma3-12b"}
     assert names == set(model_names()) - later
     common = read_spec(STUDIES / "phaze" / "common.toml")
     assert {run.model for run in common.runs} == names
