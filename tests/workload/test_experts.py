@@ -29,6 +29,7 @@ from phaze_opt.workload.huggingface import read_huggingface_config
 from phaze_opt.workload.huggingface_experts import EXPERT_FAMILIES
 from phaze_opt.workload.workload_file import read_workload, write_workload
 from phaze_opt.workload.zoo import load_workload, model_config
+from tests.workload.blocks import captured_blocks
 
 KNOWN_PARAMETERS = {
     # All, and those that work on a token. As released, without extra prediction layers and the
@@ -97,12 +98,8 @@ def _capture(
     )
 
 
-def _blocks(variant: WorkloadVariant) -> dict[str, Layer]:
-    return {layer.name: layer for layer in variant.layers if "block" in layer.name}
-
-
 def _block(config: TransformerConfig, tensor_degree: int = 1) -> Layer:
-    return _blocks(_capture(config, tensor_degree))["block"]
+    return captured_blocks(config, tensor_degree)["block"]
 
 
 def _graphs(layer: Layer) -> tuple[OperatorGraph, OperatorGraph]:
@@ -143,7 +140,7 @@ def _forward_flops(config: TransformerConfig, name: str) -> int:
 @families
 def test_flops_are_the_closed_form(config: TransformerConfig) -> None:
     """Only the chosen experts count, and latent heads have widths of their own."""
-    for name, block in _blocks(_capture(config)).items():
+    for name, block in captured_blocks(config).items():
         assert block.forward.flops == _forward_flops(config, name), name
         assert block.backward.flops == pytest.approx(2 * block.forward.flops, rel=0.25)
 
@@ -169,8 +166,8 @@ def test_parameters_are_those_of_the_layers(config: TransformerConfig) -> None:
 @pytest.mark.parametrize("split", [False, True])
 def test_shards_add_up(config: TransformerConfig, split: bool) -> None:
     """Shards have the model's FLOPs once, the routed weights once, and read each of them once."""
-    degree, whole = 4, _blocks(_capture(config))
-    for name, shard in _blocks(_capture(config, degree, split=split)).items():
+    degree, whole = 4, captured_blocks(config)
+    for name, shard in captured_blocks(config, degree, split=split).items():
         routed, biases = (shard.routed_parameters or 0), 0
         if config.experts and config.experts.bias:  # those of the second products are whole
             biases = config.experts.count * config.hidden
@@ -199,7 +196,7 @@ def _grouped_bytes(graph: OperatorGraph) -> int:
 @families
 def test_every_recompute_keeps_less_and_runs_what_it_needs(config: TransformerConfig) -> None:
     """Stashes fall from none to full, and fusion loses no product."""
-    for block in _blocks(_capture(config)).values():
+    for block in captured_blocks(config).values():
         stash = block.stash_bytes
         assert stash.none >= stash.selective >= stash.full > 0
         assert 0 < block.selective_recompute.flops < block.forward.flops

@@ -9,14 +9,13 @@ from typing import Any
 import pytest
 
 from phaze_opt.errors import InputError
-from phaze_opt.workload.capture.layer import capture_layer
-from phaze_opt.workload.capture.tensor_parallel import TensorGroup
-from phaze_opt.workload.capture.transformer import _parts, capture_transformer, count_parameters
+from phaze_opt.workload.capture.transformer import capture_transformer, count_parameters
 from phaze_opt.workload.config import LLAMA, TransformerConfig
 from phaze_opt.workload.graph import AttentionScores, Layer, WorkloadVariant
 from phaze_opt.workload.huggingface import read_huggingface_config
 from phaze_opt.workload.summary import collective_bytes
 from phaze_opt.workload.zoo import load_workload
+from tests.workload.blocks import captured_blocks
 
 TOKENS = 32
 _STREAM: dict[str, Any] = {"hidden_size": 64, "num_attention_heads": 8, "intermediate_size": 128}
@@ -74,18 +73,6 @@ def _capture(config: TransformerConfig) -> WorkloadVariant:
     return capture_transformer(config, tensor_parallel=1, microbatch=2, sequence_parallel=False)
 
 
-@functools.cache
-def _shards(
-    config: TransformerConfig, tensor_degree: int, *, split: bool = False
-) -> dict[str, Layer]:
-    """Capture the blocks only."""
-    return {
-        name: capture_layer(name, part.module, part.inputs)
-        for name, part in _parts(config, TensorGroup(tensor_degree, split), 2).items()
-        if "block" in name
-    }
-
-
 def _blocks(variant: WorkloadVariant) -> dict[str, Layer]:
     return {layer.name: layer for layer in variant.layers if "block" in layer.name}
 
@@ -120,7 +107,7 @@ def _forward_flops(config: TransformerConfig, name: str) -> int:
 @families
 def test_flops_are_the_closed_form(config: TransformerConfig) -> None:
     """A window, wide heads, shared heads, gates and a second attention each count once."""
-    for name, block in _blocks(_capture(config)).items():
+    for name, block in captured_blocks(config).items():
         assert block.forward.flops == _forward_flops(config, name), name
 
 
@@ -128,7 +115,7 @@ def test_flops_are_the_closed_form(config: TransformerConfig) -> None:
 def test_shards_add_up(config: TransformerConfig) -> None:
     """Shards of a block hold its parameters once, replicated ones once each; products are split."""
     tensor_degree = 4
-    whole, shard = _blocks(_capture(config)), _shards(config, tensor_degree)
+    whole, shard = captured_blocks(config), captured_blocks(config, tensor_degree)
     assert whole.keys() == shard.keys()
     for name, block in whole.items():
         copied = _replicated(config, name)
@@ -154,7 +141,10 @@ def test_parameters_are_those_of_the_layers(config: TransformerConfig) -> None:
 def test_the_sequence_may_be_split(config: TransformerConfig) -> None:
     """With sequence parallelism the same products run, and the residual stream is a share."""
     tensor_degree = 4
-    whole, shard = _shards(config, tensor_degree), _shards(config, tensor_degree, split=True)
+    whole, shard = (
+        captured_blocks(config, tensor_degree),
+        captured_blocks(config, tensor_degree, split=True),
+    )
     for name, block in whole.items():
         assert shard[name].forward.flops == block.forward.flops
         assert tensor_degree * shard[name].output_bytes == block.output_bytes
@@ -205,7 +195,7 @@ def test_a_chunk_is_a_short_sequence(chunk: int) -> None:
     """Attention within chunks is that of as many more samples, each of one chunk."""
     shape: dict[str, Any] = {"layers": 1, "hidden": 32, "heads": 4, "vocabulary": 50, **LLAMA}
     config = TransformerConfig(sequence=16, windows=(chunk,), chunked=True, **shape)
-    chunked = next(iter(_blocks(_capture(config)).values()))
+    chunked = next(iter(captured_blocks(config).values()))
     tokens = min(chunk, 16)
     short = TransformerConfig(sequence=tokens, **shape)
     whole = capture_transformer(

@@ -19,6 +19,7 @@ from phaze_opt.workload.huggingface import read_huggingface_config
 from phaze_opt.workload.huggingface_hybrids import HYBRID_FAMILIES
 from phaze_opt.workload.recurrences import DeltaNet, DeltaShape, ScanShape, StateSpace
 from phaze_opt.workload.zoo import load_workload, model_config
+from tests.workload.blocks import captured_blocks
 
 KNOWN_PARAMETERS = {
     # All, and those that work on a token. As released, without extra prediction layers and the
@@ -308,11 +309,11 @@ def test_shards_add_up(config: TransformerConfig, split: bool) -> None:
 def test_a_mixer_sends_only_around_its_products(tmp_path: Path) -> None:
     """A state-space mixer has one all-reduce forward and one backward, or gathers and scatters."""
     config = _read(tmp_path, "mamba2", SMALL["mamba2"])
-    block = _blocks(_capture(config, 2))["state_space_block"]
+    block = captured_blocks(config, 2)["state_space_block"]
     for graph in (block.forward, block.backward):
         kinds = [each.collective.kind for each in graph.operators if each.collective]
         assert kinds == ["all_reduce"]
-    block = _blocks(_capture(config, 2, split=True))["state_space_block"]
+    block = captured_blocks(config, 2, split=True)["state_space_block"]
     kinds = [each.collective.kind for each in block.forward.operators if each.collective]
     assert kinds == ["all_gather", "reduce_scatter"]
 
@@ -325,7 +326,7 @@ def test_the_stash_of_a_mixer() -> None:
     }
     fixed = {**LLAMA, "positions": "none"}
     config = TransformerConfig(**sizes, **fixed, pattern="M", state_space=space)
-    block = _blocks(_capture(config))["state_space_block"]
+    block = captured_blocks(config)["state_space_block"]
     columns = 2 * space.inner + 2 * space.groups * space.state + space.heads
     # In bf16: the input, the normed input, what is projected, the scan, and the gated norm of it.
     elements = 2 * config.hidden + columns + 2 * space.inner
