@@ -36,7 +36,7 @@ lint: $(STAMP)
 	$(BIN)/lint-imports
 
 test: lint
-	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n 2 --dist worksteal
+	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n 3 --dist worksteal
 
 # Needs Debian's chromium and chromium-driver, which .ci/browser installs.
 test-browser: $(STAMP)

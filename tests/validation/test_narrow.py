@@ -92,12 +92,12 @@ def test_the_trace_takes_no_less_than_the_physics() -> None:
     """Kernels of DeepSeek's run take up to a quarter longer, its casts up to three times as long.
 
     They cast by rows and by columns apart, which is one pass here, and of the exchanges a third are
-    kernels that wait for other devices.
+    kernels that wait for other devices; tokens go out in fp8 over eight nodes.
     """
     (table,) = validate_trace()
     errors = {row.case: row.error for row in table.rows}
     assert set(errors) == {"compute", "casts", "exchanges", "union"}
     for kind in ("compute", "union"):
         assert -0.2 <= errors[kind] <= 0.0
-    assert -0.45 <= errors["exchanges"] <= 0.0
+    assert -0.57 <= errors["exchanges"] <= 0.0
     assert -0.7 <= errors["casts"] <= 0.0
