@@ -101,15 +101,17 @@ def _name_and_unit(name: str) -> tuple[str, str]:
 
 
 def placement_words(placement: Placement) -> str:
-    """Describe the degrees of a placement."""
+    """Describe the degrees of a placement, and a pipeline schedule that is not 1F1B."""
     pipeline, data, tensor = placement.pipeline, placement.data, placement.tensor
     shared = f" × context-parallel {placement.context}" if placement.context > 1 else ""
     experts = f", experts shared out over {placement.expert}" if placement.expert > 1 else ""
     if placement.expert_tensor:
         experts += f", each expert on {counted(placement.expert_tensor, 'device')}"
+    named = placement.pipeline_schedule
+    order = f", {named}" if pipeline > 1 and named != "1f1b" else ""
     return (
         f"{counted(pipeline, 'stage')} × {counted(data, 'replica')} × tensor-parallel {tensor}"
-        f"{shared}{experts} ({placement.degrees_text})"
+        f"{shared}{experts}{order} ({placement.degrees_text})"
     )
 
 

@@ -35,6 +35,8 @@ def test_a_placement_in_words() -> None:
     assert placement is not None
     several = replace(placement, pipeline=2, data=4, microbatches=8)
     assert placement_words(several) == "2 stages × 4 replicas × tensor-parallel 1 (2x4x1)"
+    put_off = replace(several, pipeline_schedule="zb-1p")
+    assert placement_words(put_off).endswith("tensor-parallel 1, zb-1p (2x4x1)")
     assert placement_words(placement).startswith("1 stage × 8 replicas")
     assert microbatch_words(several) == "8 per replica and batch"
     assert device_words(several, 0) == "8 used"
