@@ -212,8 +212,7 @@ def _options(cells: Mapping[str, str]) -> dict[str, str]:
     else:
         replica = _whole("global_batch", options["global_batch"]) // _whole("data", options["data"])
         options["microbatches"] = " ".join(map(str, _microbatches(max(replica, 1))))
-    if not options.get("recompute_parts"):
-        options.setdefault("recompute", _RECOMPUTES)
+    options.setdefault("recompute", "selective" if "recompute_parts" in options else _RECOMPUTES)
     if _whole("expert_parallel", options.get("expert_parallel", "1")) > 1:
         options.setdefault("dispatcher", _DISPATCHERS)
     return options

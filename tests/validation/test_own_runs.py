@@ -68,6 +68,16 @@ def test_what_is_open_is_tried(tmp_path: Path) -> None:
     assert "microbatch" in row.assumed and "recompute" in row.assumed and row.closest
 
 
+def test_parts_that_run_again_are_selective_recompute(tmp_path: Path) -> None:
+    """As on the command line, where nothing else is said."""
+    parts = {**STATED, "recompute_parts": "mlp"}
+    tables = [
+        validate_own_runs(written(tmp_path / "a.csv", {**parts, "recompute": recompute}))
+        for recompute in ("", "selective")
+    ]
+    assert tables[0][0].rows == tables[1][0].rows
+
+
 def test_rates_mean_times(tmp_path: Path) -> None:
     """A run that is exactly as predicted is so by whatever it is stated."""
     run = evaluate_stated_run({**STATED, "model": SMALL, "data": "8", "microbatches": "2"})
