@@ -22,6 +22,7 @@ from multiprocessing.process import BaseProcess
 from types import FrameType
 from typing import Any, Self
 
+from phaze_opt.child_processes import end_with_parent
 from phaze_opt.errors import PhazeError
 from phaze_opt.printing import print_error
 from phaze_opt.store.failures import LostConnectionError, patiently
@@ -243,17 +244,6 @@ def worker_process(job: WorkerJob, begin: Connection) -> None:
             sys.exit(1)
         if stop.exit_code is not None:
             sys.exit(stop.exit_code)
-
-
-def end_with_parent() -> None:
-    """End this process at once when its parent has ended, for any reason."""
-    parent: Any = multiprocessing.parent_process()
-
-    def watch() -> None:
-        connection.wait([parent.sentinel])
-        os._exit(1)
-
-    threading.Thread(target=watch, name="parent watch", daemon=True).start()
 
 
 def _pass_on(stop: StopSignals, running: list[BaseProcess], passed_on: int) -> int:

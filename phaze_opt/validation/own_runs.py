@@ -10,14 +10,18 @@ on the slowest and the fastest chips of the name, stands beside it.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Mapping
+import itertools
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import BrokenExecutor, ProcessPoolExecutor
 from dataclasses import fields, replace
-from itertools import takewhile
+from multiprocessing import get_context
 from pathlib import Path
 from typing import NamedTuple
 
+from phaze_opt.child_processes import begin_in_process
 from phaze_opt.codec import data_table, from_text
-from phaze_opt.errors import InputError, unknown_name
+from phaze_opt.errors import InputError, PhazeError, unknown_name
 from phaze_opt.limits import is_finite
 from phaze_opt.training import Training
 from phaze_opt.user_files import CsvRow, read_rows
@@ -41,6 +45,9 @@ _DEGREES = ("pipeline", "tensor", "context_parallel")
 _RECOMPUTES = "none selective full"
 _DISPATCHERS = "nccl deepep hybridep"
 """What is tried where nothing is stated."""
+MANY_ROWS = 1000
+"""From which on rows are predicted in several processes, each of which takes seconds to start."""
+_MOST_PROCESSES, _ROWS_AT_ONCE = 4, 50
 _MOST_MICROBATCH = 32
 """Largest microbatch that is tried where none is stated."""
 
@@ -86,7 +93,11 @@ def validate_own_runs(path: Path) -> list[ValidationTable]:
     InputError
         If it is no such file, or a run cannot be evaluated; names the line.
     """
-    runs = read_rows(path, (), _own_run)
+    rows: list[dict[str, str | None]] = read_rows(path, (), dict)
+    if len(rows) < MANY_ROWS:
+        runs = read_rows(path, (), _own_run)
+    else:
+        runs = _predicted_by_processes(path, rows)
     if not runs:
         raise InputError(f"The CSV file {path} has no row, but it must have one per run.")
     times: dict[str, list[ValidationRow]] = {}
@@ -104,6 +115,32 @@ def validate_own_runs(path: Path) -> list[ValidationTable]:
             for chip, rows in memory.items()
         ),
     ]
+
+
+def _predicted_by_processes(path: Path, rows: Sequence[CsvRow]) -> list[OwnRun]:
+    """Predict many rows in some processes, in their order; the first that fails is refused."""
+    processes = min(os.cpu_count() or 1, _MOST_PROCESSES)
+    try:
+        with ProcessPoolExecutor(processes, get_context("spawn"), begin_in_process) as pool:
+            found = list(pool.map(_own_run_or_nothing, rows, chunksize=_ROWS_AT_ONCE))
+    except BrokenExecutor:
+        raise PhazeError(
+            f"A process that predicted rows of {path} was killed; is there too little memory?"
+        ) from None
+    bad = next((place for place, run in enumerate(found) if run is None), None)
+    if bad is not None:
+        places = itertools.count()
+        # Once more, for the sentence with its line.
+        read_rows(path, (), lambda row: _own_run(row) if next(places) == bad else None)
+    return [run for run in found if run is not None]
+
+
+def _own_run_or_nothing(row: CsvRow) -> OwnRun | None:
+    """Predict one row; ``None`` where it is refused."""
+    try:
+        return _own_run(row)
+    except PhazeError:
+        return None
 
 
 def _own_run(row: CsvRow) -> OwnRun:
@@ -229,7 +266,7 @@ def _whole(name: str, text: str) -> int:
 def _microbatches(most: int) -> Iterator[int]:
     """Yield the powers of two that a replica's share of a batch allows."""
     sizes = (2**power for power in range(_MOST_MICROBATCH.bit_length()))
-    yield from takewhile(lambda size: size <= most, sizes)
+    yield from itertools.takewhile(lambda size: size <= most, sizes)
 
 
 def _measured_s(name: str, measured: float, run: EvaluatedRun) -> float:

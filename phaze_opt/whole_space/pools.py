@@ -7,7 +7,6 @@ results in the order of submission: the answer of an enumeration does not depend
 from __future__ import annotations
 
 import multiprocessing
-import signal
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor
 from contextlib import contextmanager
@@ -17,11 +16,12 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from phaze_opt.arrays import FloatArray
 from phaze_opt.bounds.bounding import SpacePart
+from phaze_opt.child_processes import begin_in_process
 from phaze_opt.errors import InputError, PhazeError
 from phaze_opt.spec.space import DesignPoint
 from phaze_opt.store.leases import expire_dead_workers
 from phaze_opt.store.storage import Storage
-from phaze_opt.study.processes import end_with_parent, storage_in_environment
+from phaze_opt.study.processes import storage_in_environment
 from phaze_opt.study.trials import Metrics
 from phaze_opt.whole_space.engine import Engine, EngineJob, bound_there, evaluate_there
 
@@ -184,7 +184,7 @@ def processes(job: EngineJob, storage: Storage, workers: int) -> Iterator[Remote
         Number of processes.
     """
     context = multiprocessing.get_context("spawn")
-    start = partial(ProcessPoolExecutor, workers, mp_context=context, initializer=_begin_in_process)
+    start = partial(ProcessPoolExecutor, workers, mp_context=context, initializer=begin_in_process)
     with storage_in_environment(storage):
         # Other workers need not wait for the points that lost processes were evaluating.
         pool = RemotePool(job, workers, start, partial(expire_dead_workers, storage))
@@ -230,9 +230,3 @@ def dask_cluster(job: EngineJob, address: str) -> Iterator[RemotePool]:
             yield pool
         finally:
             pool.end()
-
-
-def _begin_in_process() -> None:
-    """Ignore SIGINT, which the submitting process handles, and end when that process is gone."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    end_with_parent()

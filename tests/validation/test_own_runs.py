@@ -8,6 +8,7 @@ import pytest
 
 from phaze_opt.codec import data_rows
 from phaze_opt.errors import InputError
+from phaze_opt.validation import own_runs
 from phaze_opt.validation.own_operators import validate_own_operators
 from phaze_opt.validation.own_runs import framework_names, validate_own_runs
 from phaze_opt.validation.runs import validate_run_times
@@ -76,6 +77,19 @@ def test_parts_that_run_again_are_selective_recompute(tmp_path: Path) -> None:
         for recompute in ("", "selective")
     ]
     assert tables[0][0].rows == tables[1][0].rows
+
+
+def test_many_rows_are_predicted_by_processes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same rows in the same order; the first that is refused is named by its line."""
+    rows = [{**STATED, "global_batch": str(64 * k)} for k in (1, 2, 3)]
+    alone = validate_own_runs(written(tmp_path / "a.csv", *rows))
+    monkeypatch.setattr(own_runs, "MANY_ROWS", 3)
+    assert validate_own_runs(tmp_path / "a.csv") == alone
+    rows[1] = {**rows[1], "zero": "7"}
+    with pytest.raises(InputError, match=r"Line 3 of .*: zero is 7"):
+        validate_own_runs(written(tmp_path / "a.csv", *({"zero": "0", **row} for row in rows)))
 
 
 def test_rates_mean_times(tmp_path: Path) -> None:
