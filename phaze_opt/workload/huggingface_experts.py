@@ -42,7 +42,7 @@ def _experts(
 
 def sparse_step(plain: Plain, layers: int) -> list[int]:
     """Return the dense blocks of Qwen's mixtures."""
-    step = whole_number(plain, "decodersparse_step", 1) or 1
+    step = whole_number(plain, "decoder_sparse_step", 1) or 1
     only = plain.get("mlp_only_layers") or []
     if not isinstance(only, list) or not all(isinstance(layer, int) for layer in only):
         raise refusal("mlp_only_layers", only, "a list of layers")

@@ -206,6 +206,20 @@ def test_every_recompute_keeps_less_and_runs_what_it_needs(config: TransformerCo
             assert _products(fused) == _products(graph)
 
 
+@pytest.mark.parametrize("family", ["qwen2_moe", "qwen3_moe", "qwen3_next"])
+def test_only_every_sparse_step_has_experts(tmp_path: Path, family: str) -> None:
+    """Qwen's mixtures have experts in every ``decoder_sparse_step``-th block, and not in others."""
+    path = tmp_path / "config.json"
+    fields = {"model_type": family, "num_hidden_layers": 5, "decoder_sparse_step": 2}
+    path.write_text(json.dumps({**fields, "mlp_only_layers": [3]}))
+    config = read_huggingface_config(path)
+    if config.pattern:
+        networks = [sublayers[-1] for sublayers in config.pattern.split()]
+        assert networks == ["-", "E", "-", "-", "-"]
+    else:
+        assert config.experts and config.experts.dense_layers == (0, 2, 3, 4)
+
+
 def _products(graph: OperatorGraph) -> Counter[Gemm]:
     return Counter(gemm for operator in graph.operators for gemm in operator.gemms)
 
