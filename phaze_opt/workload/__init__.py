@@ -16,9 +16,10 @@ Modules
 ``diffusion``      diffusion transformers: what they have beside the shape of their blocks
 ``trained``        what of a model is trained: frozen parts, and low-rank adapters
 ``model_string``   the shape from ``gpt:...``, ``llama:...`` and ``moe:...``
-``huggingface``    the shape from a Hugging Face ``config.json``; ``huggingface_families`` has a row
-                   for every ``model_type``, ``huggingface_later`` those of dense language models
-                   since 2023, ``huggingface_experts`` those of mixtures of experts,
+``huggingface``    the shape from a Hugging Face ``config.json``; ``huggingface_families`` has what
+                   a row for a ``model_type`` is, ``huggingface_dense`` the rows of dense language
+                   models, ``huggingface_encoders`` those of BERT, ViT and T5,
+                   ``huggingface_experts`` those of mixtures of experts,
                    ``huggingface_hybrids`` those of state-space models, ``huggingface_towers`` those
                    of speech and text, and of images beside text, ``huggingface_diffusion`` those of
                    diffusion transformers, ``huggingface_fields`` what hangs on several keys

@@ -1,7 +1,7 @@
 """The shape of a model from its Hugging Face ``config.json``; nothing is imported or downloaded.
 
 A key that changes operators or shapes is either read into `TransformerConfig` or refused by name
-(`huggingface_families` has the table). Ignored are keys that change neither: epsilons, numbers of
+(`huggingface_families` says how). Ignored are keys that change neither: epsilons, numbers of
 special tokens, initial values, ``rope_theta``, ``rope_scaling``, ``use_cache``, and number formats,
 because training is in bf16 unless said otherwise.
 """
@@ -20,9 +20,10 @@ from phaze_opt.codec import from_builtins, from_json, read_file
 from phaze_opt.errors import InputError, PhazeError, unknown_name
 from phaze_opt.paths import look
 from phaze_opt.workload.config import TransformerConfig
+from phaze_opt.workload.huggingface_dense import DENSE_FAMILIES
 from phaze_opt.workload.huggingface_diffusion import DIFFUSION_FAMILIES
+from phaze_opt.workload.huggingface_encoders import ENCODER_FAMILIES
 from phaze_opt.workload.huggingface_experts import EXPERT_FAMILIES
-from phaze_opt.workload.huggingface_families import FAMILIES as DENSE_FAMILIES
 from phaze_opt.workload.huggingface_families import Family
 from phaze_opt.workload.huggingface_fields import (
     CAPTURE_IT,
@@ -32,7 +33,6 @@ from phaze_opt.workload.huggingface_fields import (
     whole_number,
 )
 from phaze_opt.workload.huggingface_hybrids import HYBRID_FAMILIES
-from phaze_opt.workload.huggingface_later import LATER_FAMILIES
 from phaze_opt.workload.huggingface_towers import TOWER_FAMILIES
 
 _ONLY: Plain = {
@@ -47,7 +47,7 @@ _NULL_IS_NONE = ("kv_heads", "head_elements", "attention_softcap", "logit_softca
 
 FAMILIES: Mapping[str, Family] = {
     **DENSE_FAMILIES,
-    **LATER_FAMILIES,
+    **ENCODER_FAMILIES,
     **EXPERT_FAMILIES,
     **HYBRID_FAMILIES,
     **TOWER_FAMILIES,

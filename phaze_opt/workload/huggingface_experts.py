@@ -11,11 +11,8 @@ from typing import Any
 
 from phaze_opt.workload import huggingface_fields as fields
 from phaze_opt.workload.config import LLAMA
-from phaze_opt.workload.huggingface_families import GATED, LLAMA_KEYS, QWEN_KEYS, Family
+from phaze_opt.workload.huggingface_families import NO_WINDOW, Family, language_model, llama_keys
 from phaze_opt.workload.huggingface_fields import Plain, flag, refusal, whole_number
-
-_SILU = ("hidden_act", "silu")
-_NO_WINDOW: Plain = {"sliding_window": None}
 
 
 def _experts(
@@ -36,8 +33,8 @@ def _experts(
     """
     read = {name: whole_number(plain, *key) for name, key in defaults.items()}
     dense_layers = tuple(dense)
-    fields = {"experts": {**read, "dense_layers": dense_layers, **others}}
-    return fields if dense_layers else {**fields, "feed_forward": 0}
+    computed = {"experts": {**read, "dense_layers": dense_layers, **others}}
+    return computed if dense_layers else {**computed, "feed_forward": 0}
 
 
 def sparse_step(plain: Plain, layers: int) -> list[int]:
@@ -273,102 +270,57 @@ def _granitemoe(plain: Plain) -> dict[str, Any]:
     return {**fields.attention_bias(plain), **_experts(plain, sizes, ())}
 
 
-def _without(keys: Mapping[str, tuple[str, object]], *names: str) -> dict[str, tuple[str, object]]:
-    """Return the keys of a family without those of some fields."""
-    return {name: key for name, key in keys.items() if name not in names}
+def _latent_keys(
+    layers: int, hidden: int, heads: int, feed_forward: int, vocabulary: int, sequence: int
+) -> dict[str, tuple[str, object]]:
+    """Return the keys of a model whose latent attention states the widths of its heads itself."""
+    keys = llama_keys(layers, hidden, heads, feed_forward, vocabulary, sequence)
+    return {name: key for name, key in keys.items() if name not in ("kv_heads", "head_elements")}
 
 
-_NO_WIDTH = _without(LLAMA_KEYS, "feed_forward")
-_DEEPSEEK3_KEYS = _without(LLAMA_KEYS, "kv_heads", "head_elements") | {
-    "layers": ("num_hidden_layers", 61),
-    "hidden": ("hidden_size", 7168),
-    "heads": ("num_attention_heads", 128),
-    "feed_forward": ("intermediate_size", 18432),
-    "sequence": ("max_position_embeddings", 4096),
-    "vocabulary": ("vocab_size", 129280),
-}
+_DEEPSEEK3_KEYS = _latent_keys(61, 7168, 128, 18432, 129280, 4096)
 _DEEPSEEK_NAMES = dict.fromkeys(("num_experts", "num_local_experts"), "n_routed_experts")
 _LOCAL = {"num_experts": "num_local_experts"}
-_NO_BIAS: Plain = {**_NO_WINDOW, "attention_bias": False, "mlp_bias": False}
-
-
-def _family(
-    name: str,
-    keys: Mapping[str, tuple[str, object]],
-    computed: Callable[[Plain], dict[str, Any]],
-    *,
-    only: Plain = _NO_WINDOW,
-    fixed: Plain = LLAMA,
-    synonyms: Mapping[str, str] | None = None,
-) -> Family:
-    """Return a family whose classes have a name and the endings of all language models."""
-    classes = (f"{name}ForCausalLM", f"{name}Model")
-    return Family(keys, _SILU, GATED, classes, only, fixed, synonyms or {}, computed)
-
+_NO_BIAS: Plain = {**NO_WINDOW, "attention_bias": False, "mlp_bias": False}
 
 EXPERT_FAMILIES: Mapping[str, Family] = {
-    "mixtral": _family(
+    "mixtral": language_model(
         "Mixtral",
-        _NO_WIDTH
-        | {
-            "kv_heads": ("num_key_value_heads", 8),
-            "sequence": ("max_position_embeddings", 131072),
-        },
+        llama_keys(32, 4096, 32, None, 32000, 131072, kv_heads=8),
         _mixtral,
         only={},
         synonyms=_LOCAL,
     ),
-    "qwen2_moe": _family(
+    "qwen2_moe": language_model(
         "Qwen2Moe",
-        QWEN_KEYS
-        | {
-            "layers": ("num_hidden_layers", 24),
-            "hidden": ("hidden_size", 2048),
-            "heads": ("num_attention_heads", 16),
-            "kv_heads": ("num_key_value_heads", 16),
-            "feed_forward": ("intermediate_size", 5632),
-        },
+        llama_keys(24, 2048, 16, 5632, 151936, 32768, kv_heads=16),
         _qwen2_moe,
         only={},
     ),
-    "qwen3_moe": _family(
+    "qwen3_moe": language_model(
         "Qwen3Moe",
-        QWEN_KEYS
-        | {
-            "layers": ("num_hidden_layers", 24),
-            "hidden": ("hidden_size", 2048),
-            "kv_heads": ("num_key_value_heads", 4),
-            "feed_forward": ("intermediate_size", 6144),
-        },
+        llama_keys(24, 2048, 32, 6144, 151936, 32768, kv_heads=4),
         _qwen3_moe,
         only={},
         fixed={**LLAMA, "query_key_norm": True},
         synonyms={"num_local_experts": "num_experts"},
     ),
-    "deepseek_v2": _family(
+    "deepseek_v2": language_model(
         "DeepseekV2",
-        _without(LLAMA_KEYS, "kv_heads", "head_elements"),
+        _latent_keys(32, 4096, 32, 11008, 32000, 2048),
         _deepseek(2),
         only=_NO_BIAS,
         synonyms=_DEEPSEEK_NAMES,
     ),
-    "deepseek_v3": _family(
+    "deepseek_v3": language_model(
         "DeepseekV3", _DEEPSEEK3_KEYS, _deepseek(3), only=_NO_BIAS, synonyms=_DEEPSEEK_NAMES
     ),
-    "deepseek_v32": _family(
+    "deepseek_v32": language_model(
         "DeepseekV32", _DEEPSEEK3_KEYS, _deepseek_v32, only=_NO_BIAS, synonyms=_DEEPSEEK_NAMES
     ),
-    "glm_moe_dsa": _family(
+    "glm_moe_dsa": language_model(
         "GlmMoeDsa",
-        _DEEPSEEK3_KEYS
-        | {
-            "layers": ("num_hidden_layers", 78),
-            "hidden": ("hidden_size", 6144),
-            "heads": ("num_attention_heads", 64),
-            "feed_forward": ("intermediate_size", 12288),
-            "sequence": ("max_position_embeddings", 202752),
-            "vocabulary": ("vocab_size", 154880),
-        },
+        _latent_keys(78, 6144, 64, 12288, 154880, 202752),
         _glm_moe_dsa,
         only={
             **_NO_BIAS,
@@ -377,104 +329,52 @@ EXPERT_FAMILIES: Mapping[str, Family] = {
         synonyms=_DEEPSEEK_NAMES,
     ),
     # Kimi K2 has the shape, and the classes, of DeepSeek-V3.
-    "kimi_k2": _family(
+    "kimi_k2": language_model(
         "DeepseekV3", _DEEPSEEK3_KEYS, _deepseek(3), only=_NO_BIAS, synonyms=_DEEPSEEK_NAMES
     ),
-    "gpt_oss": _family(
+    "gpt_oss": language_model(
         "GptOss",
-        _NO_WIDTH
-        | {
-            "layers": ("num_hidden_layers", 36),
-            "hidden": ("hidden_size", 2880),
-            "heads": ("num_attention_heads", 64),
-            "kv_heads": ("num_key_value_heads", 8),
-            "head_elements": ("head_dim", 64),
-            "sequence": ("max_position_embeddings", 131072),
-            "vocabulary": ("vocab_size", 201088),
-        },
+        llama_keys(36, 2880, 64, None, 201088, 131072, kv_heads=8, head_elements=64),
         _gpt_oss,
         only={},
         fixed={**LLAMA, "sinks": True},
         synonyms={**_LOCAL, "experts_per_token": "num_experts_per_tok"},
     ),
-    "glm4_moe": _family(
+    "glm4_moe": language_model(
         "Glm4Moe",
-        LLAMA_KEYS
-        | {
-            "layers": ("num_hidden_layers", 46),
-            "heads": ("num_attention_heads", 96),
-            "kv_heads": ("num_key_value_heads", 8),
-            "feed_forward": ("intermediate_size", 10944),
-            "sequence": ("max_position_embeddings", 131072),
-            "vocabulary": ("vocab_size", 151552),
-        },
+        llama_keys(46, 4096, 96, 10944, 151552, 131072, kv_heads=8),
         _glm4_moe,
         synonyms=_DEEPSEEK_NAMES,
     ),
-    "ernie4_5_moe": _family(
+    "ernie4_5_moe": language_model(
         "Ernie4_5_Moe",
-        LLAMA_KEYS
-        | {
-            "layers": ("num_hidden_layers", 28),
-            "hidden": ("hidden_size", 2560),
-            "heads": ("num_attention_heads", 20),
-            "kv_heads": ("num_key_value_heads", 4),
-            "feed_forward": ("intermediate_size", 12288),
-            "sequence": ("max_position_embeddings", 131072),
-            "vocabulary": ("vocab_size", 103424),
-            "tied": ("tie_word_embeddings", True),
-        },
+        llama_keys(28, 2560, 20, 12288, 103424, 131072, kv_heads=4, tied=True),
         _ernie4_5_moe,
-        only={**_NO_WINDOW, "use_bias": False},
+        only={**NO_WINDOW, "use_bias": False},
     ),
-    "minimax_m2": _family(
+    "minimax_m2": language_model(
         "MiniMaxM2",
-        _NO_WIDTH
-        | {
-            "layers": ("num_hidden_layers", 62),
-            "hidden": ("hidden_size", 3072),
-            "heads": ("num_attention_heads", 48),
-            "kv_heads": ("num_key_value_heads", 8),
-            "head_elements": ("head_dim", 128),
-            "sequence": ("max_position_embeddings", 196608),
-            "vocabulary": ("vocab_size", 200064),
-        },
+        llama_keys(62, 3072, 48, None, 200064, 196608, kv_heads=8, head_elements=128),
         _minimax_m2,
-        only={**_NO_WINDOW, "shared_intermediate_size": 0},
+        only={**NO_WINDOW, "shared_intermediate_size": 0},
     ),
-    "llama4_text": _family(
+    "llama4_text": language_model(
         "Llama4",
-        LLAMA_KEYS
-        | {
-            "layers": ("num_hidden_layers", 48),
-            "hidden": ("hidden_size", 5120),
-            "heads": ("num_attention_heads", 40),
-            "kv_heads": ("num_key_value_heads", 8),
-            "head_elements": ("head_dim", 128),
-            "feed_forward": ("intermediate_size_mlp", 16384),
-            "sequence": ("max_position_embeddings", 131072),
-            "vocabulary": ("vocab_size", 202048),
-        },
+        llama_keys(48, 5120, 40, 11008, 202048, 131072, kv_heads=8, head_elements=128)
+        | {"feed_forward": ("intermediate_size_mlp", 16384)},
         _llama4,
     ),
-    "olmoe": _family(
+    "olmoe": language_model(
         "Olmoe",
-        _NO_WIDTH
-        | {
-            "layers": ("num_hidden_layers", 16),
-            "hidden": ("hidden_size", 2048),
-            "heads": ("num_attention_heads", 16),
-            "sequence": ("max_position_embeddings", 4096),
-            "vocabulary": ("vocab_size", 50304),
-        },
+        llama_keys(16, 2048, 16, None, 50304, 4096),
         _olmoe,
-        only={**_NO_WINDOW, "clip_qkv": None},
+        only={**NO_WINDOW, "clip_qkv": None},
         fixed={**LLAMA, "query_key_norm": True, "head_norm": "whole"},
         synonyms={"num_local_experts": "num_experts"},
     ),
-    "granitemoe": _family(
+    "granitemoe": language_model(
         "GraniteMoe",
-        _NO_WIDTH,
+        llama_keys(32, 4096, 32, None, 32000, 2048),
         _granitemoe,
         fixed={**LLAMA, "embedding_scale": True},
         synonyms=_LOCAL,

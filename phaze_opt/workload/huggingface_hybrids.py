@@ -7,16 +7,15 @@ tokens stand for it, on which the published ones were trained (Dao and Gu 2024, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from phaze_opt.workload import huggingface_fields as fields
 from phaze_opt.workload.config import LLAMA
 from phaze_opt.workload.huggingface_experts import sparse_step
-from phaze_opt.workload.huggingface_families import GATED, LLAMA_KEYS, Family
+from phaze_opt.workload.huggingface_families import NO_WINDOW, Family, language_model, llama_keys
 from phaze_opt.workload.huggingface_fields import Plain, flag, refusal, whole_number
 
-_SILU = ("hidden_act", "silu")
 _NEMOTRON_PATTERN = "M-M-M-M*-M-M-M-M-M*-M-M-M-M-M*-M-M-M-M-M*-M-M-M-M-M-"
 _LETTERS = {
     **dict.fromkeys(("mamba", "linear_attention"), "M"),
@@ -86,12 +85,11 @@ def _nemotron_experts(plain: Plain) -> dict[str, Any]:
 
 
 def _mamba2(plain: Plain) -> dict[str, Any]:
-    layers, heads = whole_number(plain, "num_hidden_layers", 64), ("num_heads", 128)
     return {
-        "pattern": " ".join("M" * layers),
+        "pattern": " ".join("M" * whole_number(plain, "num_hidden_layers", 64)),
         "feed_forward": 0,
         "state_space": {
-            "heads": whole_number(plain, *heads),
+            "heads": whole_number(plain, "num_heads", 128),
             "head_elements": whole_number(plain, "head_dim", 64),
             "state": whole_number(plain, "state_size", 128),
             "groups": whole_number(plain, "n_groups", 8),
@@ -213,45 +211,15 @@ def _qwen3_next(plain: Plain) -> dict[str, Any]:
     return computed if dense else {**computed, "feed_forward": 0}
 
 
-def _family(
-    name: str,
-    keys: Mapping[str, tuple[str, object]],
-    computed: Callable[[Plain], dict[str, Any]],
-    *,
-    only: Plain | None = None,
-    fixed: Plain = LLAMA,
-    activation: tuple[str, str] = _SILU,
-    activations: Mapping[str, str] = GATED,
-    synonyms: Mapping[str, str] | None = None,
-) -> Family:
-    """Return a family whose classes have a name and the endings of all language models."""
-    classes = (f"{name}ForCausalLM", f"{name}Model")
-    return Family(
-        keys, activation, activations, classes, only or {}, fixed, synonyms or {}, computed
-    )
-
-
-_KEYS = LLAMA_KEYS | {
-    "kv_heads": ("num_key_value_heads", 8),
-    "feed_forward": ("intermediate_size", 14336),
-    "sequence": ("max_position_embeddings", 262144),
-    "vocabulary": ("vocab_size", 128000),
-}
 _RELU2 = {"relu2": "relu2"}
 
 HYBRID_FAMILIES: Mapping[str, Family] = {
-    "nemotron_h": _family(
+    "nemotron_h": language_model(
         "NemotronH",
-        _KEYS
-        | {
-            "head_elements": ("head_dim", 128),
-            "feed_forward": ("intermediate_size", 21504),
-            "sequence": ("max_position_embeddings", 4096),
-            "vocabulary": ("vocab_size", 131072),
-            "dropout": ("hidden_dropout", 0.0),
-        },
+        llama_keys(32, 4096, 32, 21504, 131072, 4096, kv_heads=8, head_elements=128)
+        | {"dropout": ("hidden_dropout", 0.0)},
         _nemotron_h,
-        only={"sliding_window": None, "mamba_hidden_act": "silu", "use_bias": False},
+        only={**NO_WINDOW, "mamba_hidden_act": "silu", "use_bias": False},
         fixed={**LLAMA, "positions": "none"},
         activation=("mlp_hidden_act", "relu2"),
         activations=_RELU2,
@@ -261,7 +229,7 @@ HYBRID_FAMILIES: Mapping[str, Family] = {
             **{"attention_head_dim": "head_dim", "num_local_experts": "n_routed_experts"},
         },
     ),
-    "mamba2": _family(
+    "mamba2": language_model(
         "Mamba2",
         {
             "layers": ("num_hidden_layers", 64),
@@ -273,36 +241,34 @@ HYBRID_FAMILIES: Mapping[str, Family] = {
             "tied": ("tie_word_embeddings", False),
         },
         _mamba2,
+        only={},
         fixed={**LLAMA, "positions": "none"},
     ),
-    "bamba": _family("Bamba", _KEYS, _bamba, only={"mlp_bias": False, "attention_bias": False}),
-    "falcon_h1": _family(
+    "bamba": language_model(
+        "Bamba",
+        llama_keys(32, 4096, 32, 14336, 128000, 262144, kv_heads=8),
+        _bamba,
+        only={"mlp_bias": False, "attention_bias": False},
+    ),
+    "falcon_h1": language_model(
         "FalconH1",
-        _KEYS | {"sequence": ("max_position_embeddings", 8192)},
+        llama_keys(32, 4096, 32, 14336, 128000, 8192, kv_heads=8),
         _falcon_h1,
         only={"projectors_bias": False, "mamba_proj_bias": False},
     ),
-    "granitemoehybrid": _family(
+    "granitemoehybrid": language_model(
         "GraniteMoeHybrid",
-        {name: key for name, key in LLAMA_KEYS.items() if name != "feed_forward"},
+        llama_keys(32, 4096, 32, None, 32000, 2048),
         _granitemoehybrid,
+        only={},
         fixed={**LLAMA, "embedding_scale": True},
         synonyms={"num_experts": "num_local_experts", "layers_block_type": "layer_types"},
     ),
-    "qwen3_next": _family(
+    "qwen3_next": language_model(
         "Qwen3Next",
-        LLAMA_KEYS
-        | {
-            "layers": ("num_hidden_layers", 48),
-            "hidden": ("hidden_size", 2048),
-            "heads": ("num_attention_heads", 16),
-            "kv_heads": ("num_key_value_heads", 2),
-            "head_elements": ("head_dim", 256),
-            "feed_forward": ("intermediate_size", 5632),
-            "sequence": ("max_position_embeddings", 32768),
-            "vocabulary": ("vocab_size", 151936),
-        },
+        llama_keys(48, 2048, 16, 5632, 151936, 32768, kv_heads=2, head_elements=256),
         _qwen3_next,
+        only={},
         fixed={**LLAMA, "query_key_norm": True, "output_gate": True},
         synonyms={"num_local_experts": "num_experts"},
     ),

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from phaze_opt.workload.huggingface_families import Family
+from phaze_opt.workload.huggingface_families import GELU, Family
 from phaze_opt.workload.huggingface_fields import Plain, as_json, refusal, whole_number
 
-_GELU = dict.fromkeys(("gelu", "gelu_new", "gelu_fast", "gelu_pytorch_tanh", "quick_gelu"), "gelu")
+_GELU = {**GELU, "quick_gelu": "gelu"}
 
 
 def _whisper(plain: Plain) -> dict[str, Any]:
