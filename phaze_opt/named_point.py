@@ -115,14 +115,7 @@ def named_point(
 
         trained = trained_parts(frozen, lora_rank, lora_targets)
         load = model_loader(os.fspath(workload), sequence, attention, trained)
-        workload = load(
-            microbatch=training.microbatch,
-            sequence_parallel=training.sequence_parallel,
-            tensor=degrees[2] if isinstance(degrees, tuple) else None,
-            context_parallel=training.context_parallel,
-            expert_tensor_parallel=training.expert_tensor_parallel,
-            expert_capacity=training.expert_capacity,
-        )
+        workload = load(training, degrees[2] if isinstance(degrees, tuple) else None)
     else:
         _refuse_beside_object(
             "workload",

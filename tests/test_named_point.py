@@ -93,7 +93,7 @@ def test_a_named_model_is_tried_under_other_options(monkeypatch: pytest.MonkeyPa
     explanation(*NAMED, placement=(1, 4, 1), devices=4, sequence=64)
     (load,) = loads
     expected = po.load_workload(TINY, microbatch=(2,), sequence=64)
-    assert load(microbatch=2, sequence_parallel=False, tensor=1) == expected
+    assert load(po.Training(8, 2), 1) == expected
 
 
 @pytest.mark.parametrize(

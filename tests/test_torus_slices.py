@@ -53,9 +53,10 @@ def test_no_slice_is_left_out_that_is_faster() -> None:
 @pytest.fixture
 def point() -> Point:
     """Return a point whose batch is so small that most devices are not used."""
-    workload = model_loader(QUICK, None)(microbatch=2, sequence_parallel=False, tensor=1)
+    training = Training(8, 2, zero=1)
+    workload = model_loader(QUICK)(training, 1)
     cluster = load_cluster("tpuv4-torus", 64)
-    return Point(workload, load_accelerator("tpuv4-lanes"), cluster, Training(8, 2, zero=1))
+    return Point(workload, load_accelerator("tpuv4-lanes"), cluster, training)
 
 
 def test_the_answer_is_of_all_devices(point: Point) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -168,7 +169,7 @@ def test_an_explanation_is_of_the_same_model() -> None:
     assert not tight.evaluation.feasible and tight.fixes
     load = named_point(MODEL, small, "dgx-h100", training, lora_rank=8, **RUN).load
     assert load is not None
-    other = load(microbatch=2, sequence_parallel=False, tensor=1)
+    other = load(replace(training, microbatch=2), 1)
     assert all(variant.is_partly_frozen for variant in other.variants)
 
 

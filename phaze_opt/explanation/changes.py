@@ -125,15 +125,8 @@ def workload_of(point: Point, load: LoadWorkload) -> Workload:
     InputError
         If it cannot be captured so.
     """
-    training = point.training
-    return load(
-        microbatch=training.microbatch,
-        sequence_parallel=training.sequence_parallel,
-        tensor=point.placement[2] if isinstance(point.placement, tuple) else None,
-        context_parallel=training.context_parallel,
-        expert_tensor_parallel=training.expert_tensor_parallel,
-        expert_capacity=training.expert_capacity,
-    )
+    tensor = point.placement[2] if isinstance(point.placement, tuple) else None
+    return load(point.training, tensor)
 
 
 def fewer_launches(point: Point) -> Iterator[Change]:

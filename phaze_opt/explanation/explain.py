@@ -163,20 +163,17 @@ def explain(
 def _loader(workload: Workload) -> LoadWorkload:
     """Return what loads a model under other options, see `explain`."""
 
-    def select(
-        *,
-        microbatch: int,
-        sequence_parallel: bool,
-        tensor: int | None,
-        context_parallel: int = 1,
-        expert_tensor_parallel: int = 0,
-        expert_capacity: float = 0.0,
-    ) -> Workload:
+    def select(training: Training, tensor: int | None) -> Workload:
         captured = {variant.tensor_parallel for variant in workload.variants}
-        of_degree = sorted(captured) if tensor is None else (tensor,)
-        split = [(degree, expert_tensor_parallel) for degree in of_degree]
-        shape = split, (microbatch,), sequence_parallel, (context_parallel,)
-        variants = select_variants(workload, *shape, (expert_capacity,))
+        degrees = sorted(captured) if tensor is None else (tensor,)
+        variants = select_variants(
+            workload,
+            [(degree, training.expert_tensor_parallel) for degree in degrees],
+            (training.microbatch,),
+            training.sequence_parallel,
+            (training.context_parallel,),
+            (training.expert_capacity,),
+        )
         return replace(workload, variants=variants)
 
     partly_frozen = any(variant.is_partly_frozen for variant in workload.variants)

@@ -18,6 +18,7 @@ from phaze_opt.choices import AttentionKind
 from phaze_opt.codec import data_table, from_builtins
 from phaze_opt.errors import InputError, unknown_name
 from phaze_opt.limits import MOST_SAMPLES, check_size
+from phaze_opt.training import Training
 from phaze_opt.workload.cache import CachedVariant, CaptureKey, read_variant, write_variant
 from phaze_opt.workload.config import TransformerConfig
 from phaze_opt.workload.graph import Workload, expert_tensor_of
@@ -156,17 +157,15 @@ def load_workload(
 class LoadWorkload(Protocol):
     """Loads one model under options that vary."""
 
-    def __call__(
-        self,
-        *,
-        microbatch: int,
-        sequence_parallel: bool,
-        tensor: int | None,
-        context_parallel: int = 1,
-        expert_tensor_parallel: int = 0,
-        expert_capacity: float = 0.0,
-    ) -> Workload:
-        """Load it at one tensor degree, or at all tensor degrees that divide it (``None``).
+    def __call__(self, training: Training, tensor: int | None) -> Workload:
+        """Load it as a training needs it.
+
+        Parameters
+        ----------
+        training
+            Says the microbatch, and how sequences and experts are split.
+        tensor
+            Tensor degree; ``None`` for all that divide the model.
 
         Raises
         ------
@@ -191,25 +190,17 @@ def model_loader(
         What is trained, where it is not all.
     """
 
-    def load(
-        *,
-        microbatch: int,
-        sequence_parallel: bool,
-        tensor: int | None,
-        context_parallel: int = 1,
-        expert_tensor_parallel: int = 0,
-        expert_capacity: float = 0.0,
-    ) -> Workload:
+    def load(training: Training, tensor: int | None) -> Workload:
         return load_workload(
             model,
             tensor_parallel=tensor_degrees(model, trained) if tensor is None else (tensor,),
-            microbatch=(microbatch,),
-            sequence_parallel=sequence_parallel,
+            microbatch=(training.microbatch,),
+            sequence_parallel=training.sequence_parallel,
             sequence=sequence,
             attention=attention,
-            context_parallel=(context_parallel,),
-            expert_tensor_parallel=(expert_tensor_parallel,),
-            expert_capacity=(expert_capacity,),
+            context_parallel=(training.context_parallel,),
+            expert_tensor_parallel=(training.expert_tensor_parallel,),
+            expert_capacity=(training.expert_capacity,),
             **({} if trained is None else asdict(trained)),
         )
 

@@ -39,16 +39,19 @@ CHIP = Accelerator(
 """Some chip without a constant per operator, so that one resource can bind alone."""
 
 
-def tiny(
-    *,
-    microbatch: int,
-    sequence_parallel: bool = False,
-    tensor: int | None = None,
-    context_parallel: int = 1,
-    expert_tensor_parallel: int = 0,
-    expert_capacity: float = 0.0,
-) -> Workload:
+def load_tiny(training: Training, tensor: int | None) -> Workload:
     """Load a small transformer as `phaze_opt.workload.zoo.LoadWorkload` says."""
+    return tiny(
+        microbatch=training.microbatch,
+        sequence_parallel=training.sequence_parallel,
+        tensor=tensor,
+    )
+
+
+def tiny(
+    *, microbatch: int, sequence_parallel: bool = False, tensor: int | None = None
+) -> Workload:
+    """Return a small transformer, at one tensor degree or at all."""
     return _tiny(microbatch, sequence_parallel, TENSOR_DEGREES if tensor is None else (tensor,))
 
 

@@ -15,7 +15,7 @@ from phaze_opt.hardware.presets import load_accelerator
 from phaze_opt.network.presets import load_cluster
 from phaze_opt.point import Point
 from phaze_opt.training import Training
-from tests.explanation.cases import crowded, evaluated, tiny
+from tests.explanation.cases import crowded, evaluated, load_tiny, tiny
 
 
 def some_point(accelerator: str = "tpuv4-lanes") -> Point:
@@ -32,7 +32,7 @@ def some_point(accelerator: str = "tpuv4-lanes") -> Point:
 def test_the_record_is_that_of_evaluate_and_more() -> None:
     """Every key of ``evaluate`` is there with its value; the reasons are beside them."""
     point = some_point()
-    explanation = explain_point(point, tiny, {})
+    explanation = explain_point(point, load_tiny, {})
     plain = explanation_to_json_dict(explanation)
     json.dumps(plain, allow_nan=False)
     own = evaluation_to_json_dict(evaluated(point))
@@ -58,7 +58,7 @@ def test_the_record_is_that_of_evaluate_and_more() -> None:
 def test_what_a_pass_would_save_is_what_it_saves(accelerator: str) -> None:
     """The saving of every pass is that of an evaluation with a tenth more of the resource."""
     point = some_point(accelerator)
-    layers = explain_point(point, tiny, {}).layers
+    layers = explain_point(point, load_tiny, {}).layers
     for change in changes(point):
         resource, changed = change.resource, change.point
         result = evaluated(changed)
@@ -75,7 +75,7 @@ def test_what_does_not_fit_is_explained_too() -> None:
     """Layers are bound all the same; memory says what is over, and fixes follow."""
     point = some_point()
     small = replace(point, accelerator=replace(point.accelerator, hbm_bytes=500_000))
-    explanation = explain_point(small, tiny, {})
+    explanation = explain_point(small, load_tiny, {})
     assert not explanation.evaluation.feasible
     assert explanation.stage is None and explanation.gains == ()
     assert explanation.memory is not None and explanation.memory.stage is None
@@ -84,15 +84,15 @@ def test_what_does_not_fit_is_explained_too() -> None:
     assert all(layer.forward.critical_path for layer in explanation.layers)
     plain = explanation_to_json_dict(explanation)
     json.dumps(plain, allow_nan=False)
-    assert plain.keys() == explanation_to_json_dict(explain_point(point, tiny, {})).keys()
+    assert plain.keys() == explanation_to_json_dict(explain_point(point, load_tiny, {})).keys()
     # With too many degrees for the devices memory is not the reason.
     crowd = replace(point, placement=(4, 2, 4))
-    assert explain_point(crowd, tiny, {}).memory is None
+    assert explain_point(crowd, load_tiny, {}).memory is None
 
 
 def test_the_same_point_is_explained_the_same_way() -> None:
     """Two explanations without a shared cache are equal in every bit."""
-    assert explain_point(some_point(), tiny, {}) == explain_point(some_point(), tiny, {})
+    assert explain_point(some_point(), load_tiny, {}) == explain_point(some_point(), load_tiny, {})
 
 
 def test_a_model_is_loaded_again_by_its_name_or_not_at_all() -> None:
@@ -100,7 +100,7 @@ def test_a_model_is_loaded_again_by_its_name_or_not_at_all() -> None:
     point = crowded(2_000_000, (1, 4, 1))
     arguments = (point.accelerator, point.cluster, point.training, point.placement)
     by_name = explain(point.workload, *arguments)
-    assert by_name == explain_point(point, tiny, {})
+    assert by_name == explain_point(point, load_tiny, {})
     assert ("microbatch",) in {fix.kinds for fix in by_name.fixes}
     own = replace(point.workload, model="package.module:make")
     captured = explain(own, *arguments)

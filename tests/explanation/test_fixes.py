@@ -16,7 +16,7 @@ from phaze_opt.training import Training
 from phaze_opt.units import GIB
 from phaze_opt.workload.graph import Workload
 from phaze_opt.workload.zoo import load_workload
-from tests.explanation.cases import crowded, evaluated, network, tiny
+from tests.explanation.cases import crowded, evaluated, load_tiny, network, tiny
 
 
 def with_options(point: Point, options: tuple[str, ...]) -> Point:
@@ -60,7 +60,7 @@ CROWDED = [
 def test_every_suggestion_is_what_an_evaluation_says(point: Point) -> None:
     """The options of each fix give its time, or do not fit, by as much as it says."""
     assert not evaluated(point).feasible
-    proposed = fixes(point, evaluated(point), tiny, {})
+    proposed = fixes(point, evaluated(point), load_tiny, {})
     assert proposed
     for fix in proposed:
         changed = with_options(point, fix.options)
@@ -117,7 +117,7 @@ def kinds(proposed: tuple[Fix, ...]) -> set[tuple[str, ...]]:
 def test_combinations_are_tried_where_single_changes_are_not_enough() -> None:
     """Pairs of what helps but is not enough, all pairs where nothing is, all kinds at once last."""
     easy, hard, harder = (
-        fixes(CROWDED[index], evaluated(CROWDED[index]), tiny, {}) for index in (0, 2, 3)
+        fixes(CROWDED[index], evaluated(CROWDED[index]), load_tiny, {}) for index in (0, 2, 3)
     )
     alone = {fix.options: fix for fix in easy if len(fix.kinds) == 1}
     assert any(fix.feasible for fix in alone.values())
@@ -134,17 +134,9 @@ def test_what_cannot_be_captured_is_left_out() -> None:
     """A captured file holds few tensor degrees and microbatches: other changes are still tried."""
     point = crowded(2_000_000, (1, 4, 1))
 
-    def only_own(
-        *,
-        microbatch: int,
-        sequence_parallel: bool,
-        tensor: int | None,
-        context_parallel: int = 1,
-        expert_tensor_parallel: int = 0,
-        expert_capacity: float = 0.0,
-    ) -> Workload:
-        assert context_parallel == 1
-        if (microbatch, sequence_parallel, tensor) != (4, False, 1):
+    def only_own(training: Training, tensor: int | None) -> Workload:
+        assert training.context_parallel == 1
+        if (training.microbatch, training.sequence_parallel, tensor) != (4, False, 1):
             raise InputError("It was not captured so.")
         return tiny(microbatch=4, tensor=1)
 
@@ -158,6 +150,6 @@ def test_memory_is_not_suggested_where_it_is_not_the_reason() -> None:
     chip: Accelerator = load_accelerator("tpuv4-lanes")
     workload = tiny(microbatch=1, tensor=2)
     point = Point(workload, chip, network(4), Training(8, 1), (4, 2, 2))
-    proposed = fixes(point, evaluated(point), tiny, {})
+    proposed = fixes(point, evaluated(point), load_tiny, {})
     assert ("hbm_size",) not in kinds(proposed)
     assert proposed[0].options == ("--placement solve",) and proposed[0].feasible

@@ -20,7 +20,7 @@ from phaze_opt.point import Placing, Point, cost_point
 from phaze_opt.scheduling.schedule_problem import Schedule
 from phaze_opt.training import Training
 from phaze_opt.workload.zoo import load_workload
-from tests.explanation.cases import TINY, TINY_LLAMA, evaluated, tiny
+from tests.explanation.cases import TINY, TINY_LLAMA, evaluated, load_tiny, tiny
 
 
 def run(
@@ -167,7 +167,7 @@ def test_the_explanation_says_what_is_hidden() -> None:
     hidden: list[float] = []
     for overlap in ("none", "data", "all"):
         point, _, _ = run((2, 2, 4), "a100-80", "tpuv4-ici-flat", overlap=overlap)
-        stage = explain_point(point, tiny, {}).stage
+        stage = explain_point(point, load_tiny, {}).stage
         assert stage is not None
         by_kind = {each.kind: each for each in stage.communication}
         assert set(by_kind) == {"tensor_collectives", "transfer", "gradient_synchronisation"}
@@ -204,7 +204,7 @@ def test_every_gain_equals_evaluate_at_the_setting_that_it_names(
     workload = load_workload(model, tensor_parallel=(2,), microbatch=(4,))
     training = Training(16, 4, optimizer="adam", overlap="none")
     point = Point(workload, load_accelerator(name), cluster, training, (2, 2, 2))
-    by_resource = {gain.resource: gain for gain in explain_point(point, tiny, {}).gains}
+    by_resource = {gain.resource: gain for gain in explain_point(point, load_tiny, {}).gains}
     for resource, gain in by_resource.items():
         assert (not gain.options) == (resource in ("compute", "lanes"))
         if gain.options:

@@ -11,7 +11,7 @@ from phaze_opt.hardware.presets import load_accelerator
 from phaze_opt.network.presets import load_cluster
 from phaze_opt.point import Placing, Point
 from phaze_opt.training import Training
-from tests.explanation.cases import tiny
+from tests.explanation.cases import load_tiny, tiny
 
 CASES: list[tuple[Placing, dict[str, Any]]] = [
     ("solve", {}),
@@ -32,7 +32,7 @@ def test_parts_add_up(placement: Placing, options: dict[str, Any]) -> None:
         Training(16, 1, optimizer="adam", **options),
         placement,
     )
-    explanation = explain_point(point, tiny, {})
+    explanation = explain_point(point, load_tiny, {})
     evaluation, stage, memory = explanation.evaluation, explanation.stage, explanation.memory
     assert stage is not None and memory is not None and evaluation.placement is not None
     assert sum(stage.parts_s.values()) == pytest.approx(evaluation.time_per_batch_s, rel=1e-9)

@@ -23,7 +23,7 @@ from phaze_opt.report.explanation_words import (
 from phaze_opt.report.words import kind_words
 from phaze_opt.training import Training
 from phaze_opt.units import format_number
-from tests.explanation.cases import tiny
+from tests.explanation.cases import load_tiny, tiny
 
 WIDTH = 80
 
@@ -34,7 +34,7 @@ def explained(placement: Placing, hbm_bytes: int = 2**35, devices: int = 16) -> 
     chip = replace(load_accelerator("tpuv4-lanes"), hbm_bytes=hbm_bytes)
     training = Training(32, 4, optimizer="adam")
     point = Point(tiny(microbatch=4), chip, load_cluster("dgx-a100", devices), training, placement)
-    return explain_point(point, tiny, {})
+    return explain_point(point, load_tiny, {})
 
 
 def text(explanation: Explanation) -> str:
@@ -92,7 +92,7 @@ def test_too_much_power_is_said_in_watts() -> None:
     """Where a power limit is the reason, the changes that miss it say their power."""
     chip, cluster = load_accelerator("tpuv4-lanes"), load_cluster("dgx-a100", 16)
     point = Point(tiny(microbatch=4), chip, cluster, Training(32, 4), (2, 2, 2), power_limit_w=0.1)
-    explanation = explain_point(point, tiny, {})
+    explanation = explain_point(point, load_tiny, {})
     shown = " ".join(text(explanation).split())
     reason, *_ = explanation_sentences(explanation)
     assert " W per device is above the limit of 0.1 W." in reason
