@@ -28,6 +28,7 @@ from phaze_opt.on_demand import cached_property
 from phaze_opt.precision import PRECISIONS, AttentionPrecision, PrecisionName
 from phaze_opt.workload.casts import linear_products
 from phaze_opt.workload.layer_forward import EXPERT_ACTIVATION, GROUPED, LayerForward
+from phaze_opt.workload.narrow_gathers import narrow_gathers
 
 _SUMS = ("all_reduce", "reduce_scatter")
 
@@ -118,27 +119,18 @@ class NamedTensors:
         self, place: int, precision: PrecisionName, attention_precision: AttentionPrecision
     ) -> int:
         """Return the size of a kept tensor, and of its narrow copy."""
-        elements = self.forward.graph.tensors[place].elements
+        tensor, own = self.forward.graph.tensors[place], self.forward.bytes_of(place)
+        elements = tensor.elements
         if attention_precision != "bf16" and place in self.tensors["query_key_value"]:
             return PRECISIONS[attention_precision].stored(elements)[0]
-        tensor, own = self.forward.graph.tensors[place], self.forward.bytes_of(place)
         readers = {read.operator for read in tensor.readers}
-        linear = self._through_gathers(readers) & self._linear
-        if precision == "bf16" or not linear or place in self.tensors["layer_input"]:
+        gathers = narrow_gathers(self.forward.graph, precision, self._linear)
+        narrow_readers = self._linear | {each.operator for each in gathers}
+        is_wide = precision == "bf16" or readers.isdisjoint(narrow_readers)
+        if is_wide or place in self.tensors["layer_input"]:
             return own
         narrow = PRECISIONS[precision].stored(elements)[0]
-        alone = self._through_gathers(readers) <= self._linear
-        return narrow if alone else own + narrow
-
-    def _through_gathers(self, operators: Collection[int]) -> set[int]:
-        """Return operators, and in the place of gathers what reads their results."""
-        graph = self.forward.graph
-        found: set[int] = set()
-        for index in operators:
-            collective = graph.operators[index].collective
-            gathers = collective is not None and collective.kind == "all_gather"
-            found |= self.forward.readers[index] if gathers else {index}
-        return found
+        return narrow if readers <= narrow_readers else own + narrow
 
     @cached_property
     def _linear(self) -> set[int]:
@@ -163,7 +155,7 @@ class NamedTensors:
         )
         norms = filter(forward.is_of_stream, range(len(graph.operators)))
         later = forward.closure(attention, forward.readers)
-        sums = [i for i, each in enumerate(graph.operators) if self._is_sum(i) and each.collective]
+        sums = list(filter(self._is_sum, range(len(graph.operators))))
         products = sorted(i for i in weighted if not graph.operators[i].id.startswith(GROUPED))
         return {
             "layer_input": frozenset(

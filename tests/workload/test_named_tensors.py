@@ -10,8 +10,10 @@ from hypothesis import strategies as st
 
 from phaze_opt.activation_names import OFFLOAD_PARTS, RECOMPUTE_POLICIES
 from phaze_opt.errors import InputError
+from phaze_opt.precision import PRECISIONS, PrecisionName
 from phaze_opt.training import Training
 from phaze_opt.workload.graph import Layer
+from phaze_opt.workload.recipes import stash_change_bytes
 from phaze_opt.workload.recompute_parts import with_parts_run_again
 from tests.workload.test_recompute_parts import BYTES, LATENT, LLAMA, block, captured, kept, names
 
@@ -27,10 +29,11 @@ def under(model: str, policy: str, tensor: int = 1) -> Layer:
     return block(with_parts_run_again([captured(model, tensor)], training)[0])
 
 
-def offloaded(model: str, parts: str, **options: Any) -> int:
+def offloaded(model: str, parts: str, tensor: int = 1, **options: Any) -> int:
     """Return what the block of a model offloads."""
     training = Training(8, offload_parts=parts, **options)
-    return block(with_parts_run_again([captured(model)], training)[0]).offloaded_bytes or 0
+    variant = with_parts_run_again([captured(model, tensor)], training)[0]
+    return block(variant).offloaded_bytes or 0
 
 
 @pytest.mark.parametrize("tensor", [1, 2])
@@ -120,9 +123,22 @@ def test_inputs_of_modules_by_hand() -> None:
     assert queries <= offloaded(LLAMA, "core_attn", attention_precision="fp8") < queries * BYTES
 
 
+@pytest.mark.parametrize("precision", [name for name in PRECISIONS if name != "bf16"])
+def test_a_share_is_offloaded_in_the_bits_in_which_it_is_kept(precision: PrecisionName) -> None:
+    """In 16 where the recipe gathers 16 bits (`phaze_opt.workload.narrow_gathers`), else narrow."""
+    narrow = PRECISIONS[precision].stored
+    # The last product keeps a narrow input; that of the product after attention is kept twice.
+    others = narrow(TOKENS * INNER // 2)[0] - TOKENS * INNER // 2 * BYTES
+    others += narrow(TOKENS * HIDDEN // 2)[0]
+    change = stash_change_bytes(block(captured(LLAMA, 2)), precision, "none") - others
+    # The inputs of both first products are as large, and kept in the same way.
+    wide = offloaded(LLAMA, "qkv_linear", 2)
+    assert 2 * (offloaded(LLAMA, "qkv_linear", 2, precision=precision) - wide) == change
+
+
 def test_only_what_is_kept_is_offloaded() -> None:
     """Not what runs again; under full recompute the layer's input alone is kept."""
-    again = {"recompute": "selective", "recompute_parts": "layernorm"}
+    again: dict[str, Any] = {"recompute": "selective", "recompute_parts": "layernorm"}
     assert offloaded(LLAMA, "qkv_linear,attn_proj", **again) == offloaded(LLAMA, "attn_proj")
     assert offloaded(LLAMA, "attn_norm,attn_proj", recompute="full") == TOKENS * HIDDEN * BYTES
     with pytest.raises(InputError, match="Nothing of attention_result is kept"):
