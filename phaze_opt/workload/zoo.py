@@ -9,7 +9,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Annotated, Protocol
+from typing import Annotated, NamedTuple, Protocol
 
 from msgspec import UNSET
 
@@ -100,51 +100,34 @@ def load_workload(
     """
     model = os.fspath(model)
     trained = trained_parts(frozen, lora_rank, lora_targets)
+    _refuse_empty(
+        tensor_parallel=tensor_parallel,
+        microbatch=microbatch,
+        context_parallel=context_parallel,
+        expert_tensor_parallel=expert_tensor_parallel,
+        expert_capacity=expert_capacity,
+    )
+    asked = _Combinations(
+        _splits(tensor_parallel, expert_tensor_parallel, sequence_parallel),
+        microbatch,
+        sequence_parallel,
+        context_parallel,
+        expert_capacity,
+    )
     if _is_captured(model):
-        if trained is not None:
-            raise InputError(
-                f"{model} is captured as it is trained; capture the model again with what is to be "
-                f"frozen ({trained.words})."
-            )
-        if attention is not None:
-            raise InputError(
-                f"{model} is captured with its own attention; it cannot be changed to {attention}."
-            )
-        pairs = _splits(tensor_parallel, expert_tensor_parallel, sequence_parallel)
-        shape = pairs, microbatch, sequence_parallel, context_parallel, expert_capacity
-        return _from_file(model, shape, sequence)
+        return _from_file(model, asked, sequence, attention, trained)
     config = model_config(model, sequence)
     _refuse_unstated_sequence(config, model, sequence)
-    if attention is not None and attention != config.attention:
-        config = config.with_attention(attention)
-        name = f"{model}, {attention} attention"
-    else:
-        name = model
-    pairs = _splits(tensor_parallel, expert_tensor_parallel, sequence_parallel)
     for of_expert in filter(None, expert_tensor_parallel):
         config.require_expert_tensor(of_expert, model=model)
+    name = model
+    if attention is not None and attention != config.attention:
+        config = config.with_attention(attention)
+        name = f"{name}, {attention} attention"
     if trained is not None:
         config = replace(config, trained=trained)
         name = f"{name}, {trained.words}"
-    cached: list[CachedVariant] = []
-    shared = sorted(set(context_parallel)) or (0,)
-    for devices, capacity in itertools.product(shared, sorted(set(expert_capacity))):
-        share = _share_of_tokens(config, model, devices)
-        share = share.with_expert_capacity(capacity, model=model)
-        _refuse_impossible(share, model, tensor_parallel, microbatch, sequence_parallel)
-        keys = [
-            CaptureKey(
-                share,
-                tensor_degree,
-                samples,
-                sequence_parallel and tensor_degree > 1,
-                expert_tensor=of_expert or UNSET,
-            )
-            for tensor_degree, of_expert in pairs
-            for samples in sorted(set(microbatch))
-        ]
-        found = (read_variant(key) or _capture(key) for key in keys)
-        cached += [_as_shared(each, devices, capacity) for each in found]
+    cached = _variants_of(config, model, asked, tensor_parallel)
     return Workload(
         model=name,
         sequence=config.sequence,
@@ -152,6 +135,57 @@ def load_workload(
         variants=tuple(entry.variant for entry in cached),
         active_parameters=cached[0].active_parameters,
     )
+
+
+class _Combinations(NamedTuple):
+    """What a model is captured for, in every combination: as `select_variants` takes it.
+
+    Attributes
+    ----------
+    splits
+        Tensor degrees, each with the devices over which an expert is split.
+    microbatch, sequence_parallel, context_parallel, expert_capacity
+        See `load_workload`.
+    """
+
+    splits: Sequence[tuple[int, int]]
+    microbatch: Sequence[int]
+    sequence_parallel: bool
+    context_parallel: Sequence[int]
+    expert_capacity: Sequence[float]
+
+
+def _refuse_empty(**asked: Sequence[float]) -> None:
+    """Refuse options without a number."""
+    for name, numbers in asked.items():
+        if not numbers:
+            raise InputError(f"{name} is empty. At least one number is needed.")
+
+
+def _variants_of(
+    config: TransformerConfig, model: str, asked: _Combinations, tensor_parallel: Sequence[int]
+) -> list[CachedVariant]:
+    """Return every combination from the cache, or capture it."""
+    cached: list[CachedVariant] = []
+    shared, capacities = sorted(set(asked.context_parallel)), sorted(set(asked.expert_capacity))
+    for devices, capacity in itertools.product(shared, capacities):
+        share = _share_of_tokens(config, model, devices)
+        share = share.with_expert_capacity(capacity, model=model)
+        _refuse_impossible(share, model, tensor_parallel, asked.microbatch, asked.sequence_parallel)
+        keys = [
+            CaptureKey(
+                share,
+                tensor_degree,
+                samples,
+                asked.sequence_parallel and tensor_degree > 1,
+                expert_tensor=of_expert or UNSET,
+            )
+            for tensor_degree, of_expert in asked.splits
+            for samples in sorted(set(asked.microbatch))
+        ]
+        found = (read_variant(key) or _capture(key) for key in keys)
+        cached += [_as_shared(each, devices, capacity) for each in found]
+    return cached
 
 
 class LoadWorkload(Protocol):
@@ -314,18 +348,34 @@ def _is_captured(model: str) -> bool:
 
 def _from_file(
     model: str,
-    shape: tuple[Sequence[tuple[int, int]], Sequence[int], bool, Sequence[int], Sequence[float]],
+    asked: _Combinations,
     sequence: int | None,
+    attention: AttentionKind | None,
+    trained: Trained | None,
 ) -> Workload:
-    """Read a captured workload and choose the variants that were asked for."""
+    """Read a captured workload and choose the variants that were asked for.
+
+    Raises
+    ------
+    InputError
+        If it was captured otherwise; what it is cannot be changed any more.
+    """
+    if trained is not None:
+        raise InputError(
+            f"{model} is captured as it is trained; capture the model again with what is to be "
+            f"frozen ({trained.words})."
+        )
+    if attention is not None:
+        raise InputError(
+            f"{model} is captured with its own attention; it cannot be changed to {attention}."
+        )
     workload = read_workload(Path(model))
     if sequence not in (None, workload.sequence):
         raise InputError(
             f"{model} was captured with a sequence of {workload.sequence}; "
             f"it cannot be changed to {sequence}."
         )
-    variants = select_variants(workload, *shape)
-    return replace(workload, variants=variants)
+    return replace(workload, variants=select_variants(workload, *asked))
 
 
 @functools.cache
@@ -415,7 +465,7 @@ def _splits(
         for of_expert in expert_tensor_parallel
         if sequence_parallel or tensor == 1 or of_expert in (0, tensor)
     }
-    if tensor_parallel and not pairs:
+    if not pairs:
         stated = ", ".join(map(str, sorted(set(expert_tensor_parallel))))
         degrees = ", ".join(map(str, sorted(set(tensor_parallel))))
         raise InputError(
@@ -443,8 +493,6 @@ def _refuse_impossible(
     sequence_parallel: bool,
 ) -> None:
     """Refuse tensor degrees and microbatches that cannot be captured, before any capture."""
-    if not tensor_parallel or not microbatch:
-        raise InputError("At least one tensor degree and one microbatch are needed.")
     for tensor_degree in tensor_parallel:
         config.require_tensor_degree(
             tensor_degree, sequence_parallel=sequence_parallel, model=model

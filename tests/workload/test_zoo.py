@@ -112,8 +112,13 @@ def test_sequence_overrides() -> None:
         ({"model": "gpt2-xl", "tensor_parallel": (2,)}, "divisors 1, 5, 25"),  # 25 heads
         ({"model": "megatron-gpt2-2.5b", "tensor_parallel": (8,)}, "divisors 1, 2, 4, 5, 10, 20"),
         ({"tensor_parallel": (0,)}, "cannot be split over 0"),  # no devices
-        ({"tensor_parallel": ()}, "At least one"),  # no tensor degree
-        ({"microbatch": ()}, "At least one"),  # no microbatch
+        *(
+            ({name: ()}, f"{name} is empty. At least one")
+            for name in (
+                *("tensor_parallel", "microbatch", "context_parallel"),
+                *("expert_tensor_parallel", "expert_capacity"),
+            )
+        ),
         ({"microbatch": (0,)}, "microbatch is 0"),  # empty
         ({"microbatch": (10**9,)}, "microbatch is 1000000000"),  # absurd
         ({"sequence": 0}, "sequence is 0"),  # empty
