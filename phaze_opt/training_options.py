@@ -78,16 +78,27 @@ def check_training_options(training: Training) -> None:
     _fp8_weights(training)
 
 
-def _capacity(training: Training) -> None:
-    """Refuse a capacity that is none, or contradicts another option."""
-    capacity = training.expert_capacity
-    if capacity == 0.0:
-        return
-    if not 0.0 < capacity <= MOST_IMBALANCE:
+def check_expert_capacity(capacity: float) -> None:
+    """Refuse rows of an expert, relative to even routing, that it cannot have.
+
+    Raises
+    ------
+    InputError
+        If they are neither 0, which stands for the tokens that come, nor within the limits.
+    """
+    if not 0.0 <= capacity <= MOST_IMBALANCE:
         raise InputError(
             f"expert_capacity is {capacity}, but it must be 0, or above it and at most "
             f"{MOST_IMBALANCE:g}."
         )
+
+
+def _capacity(training: Training) -> None:
+    """Refuse a capacity that is none, or contradicts another option."""
+    capacity = training.expert_capacity
+    check_expert_capacity(capacity)
+    if capacity == 0.0:
+        return
     if training.expert_imbalance != 1.0:
         raise InputError(
             f"expert_imbalance is {training.expert_imbalance}, but with an expert_capacity of "

@@ -10,6 +10,7 @@ from msgspec import UNSET, UnsetType
 
 from phaze_opt.choices import AttentionKind
 from phaze_opt.errors import InputError
+from phaze_opt.training_options import check_expert_capacity
 from phaze_opt.workload.config_checks import check_shape
 from phaze_opt.workload.diffusion import Diffusion
 from phaze_opt.workload.experts import Experts, LatentAttention
@@ -170,7 +171,6 @@ class TransformerConfig:
     diffusion
         A diffusion transformer: image tokens (``sequence``) whose patches have ``vocabulary``
         elements, and the text beside them (Stable Diffusion 3, FLUX.1).
-
     trained
         What of it is trained, where it is not all.
 
@@ -437,8 +437,9 @@ class TransformerConfig:
         Raises
         ------
         InputError
-            If there are no routed experts.
+            If there cannot be as many, or no routed experts are there.
         """
+        check_expert_capacity(capacity)
         if capacity == 0.0:
             return self
         if not self.experts:

@@ -12,7 +12,9 @@ from phaze_opt.errors import InputError
 if TYPE_CHECKING:
     from phaze_opt.workload.config import TransformerConfig
 
-_LARGEST_SIZE = 2**24
+LARGEST_SIZE = 2**24
+"""Of every edge of a model's tensors."""
+
 _MOST_ELEMENTS = 2**36
 MOST_LAYERS = 10_000
 """A larger number is a typing error, and tensors would have more than 2**63 elements."""
@@ -47,14 +49,15 @@ def check_shape(config: TransformerConfig) -> None:
     InputError
         Names the field, its value and what is allowed.
     """
-    for name in ("layers", "hidden", "heads", "sequence", "vocabulary"):
-        _refuse_outside(name, getattr(config, name), 1)
-    for name in ("kv_heads", "head_elements", "feed_forward", "embedding_size"):
-        _refuse_outside(name, getattr(config, name), 0)
-    for name in ("position_rows", "token_types", "rotary_elements", "relative_buckets"):
-        _refuse_outside(name, getattr(config, name), 0)
-    for name in ("encoder_layers", "image_size", "patch_size", "channels"):
-        _refuse_outside(name, getattr(config, name), 0)
+    refuse_outside("layers", config.layers, 1, MOST_LAYERS)
+    for name in ("hidden", "heads", "sequence", "vocabulary"):
+        refuse_outside(name, getattr(config, name), 1)
+    for name in (
+        *("kv_heads", "head_elements", "feed_forward", "embedding_size"),
+        *("position_rows", "token_types", "rotary_elements", "relative_buckets"),
+        *("encoder_layers", "image_size", "patch_size", "channels"),
+    ):
+        refuse_outside(name, getattr(config, name), 0)
     for name, allowed in _CHOICES.items():
         if getattr(config, name) not in allowed:
             raise InputError(
@@ -210,7 +213,7 @@ def _blocks(config: TransformerConfig) -> None:
     if config.indexer and (config.attention_dropout or config.attention_softcap):
         raise InputError("An indexer needs attention without dropout and without a soft cap.")
     if config.prediction_layers is not UNSET:
-        _refuse_outside("prediction_layers", config.prediction_layers, 1)
+        refuse_outside("prediction_layers", config.prediction_layers, 1, MOST_LAYERS)
         if config.positions not in ("rotary", "none") or config.embedding_width != config.hidden:
             raise InputError(
                 "Prediction layers need rotary positions or none, and word embeddings as wide "
@@ -256,8 +259,13 @@ def _towers(config: TransformerConfig) -> None:
         )
 
 
-def _refuse_outside(name: str, value: int, least: int) -> None:
-    """Refuse a size that is too small, or larger than that of any model."""
-    most = MOST_LAYERS if name in ("layers", "prediction_layers") else _LARGEST_SIZE
+def refuse_outside(name: str, value: int, least: int, most: int = LARGEST_SIZE) -> None:
+    """Refuse a size that is too small, or larger than that of any model.
+
+    Raises
+    ------
+    InputError
+        Names the size, its value and what is allowed.
+    """
     if not least <= value <= most:
         raise InputError(f"{name} is {shown(value)}, but it must be between {least} and {most}.")

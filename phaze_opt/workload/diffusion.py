@@ -10,10 +10,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from phaze_opt.checked import shown
 from phaze_opt.errors import InputError
-
-_LARGEST = 2**24
+from phaze_opt.workload.config_checks import refuse_outside
 
 
 @dataclass(frozen=True)
@@ -46,10 +44,6 @@ class Diffusion:
 
     def __post_init__(self) -> None:
         for name in ("text_tokens", "text_width", "pooled_width", "time_width", "single_layers"):
-            value, least = getattr(self, name), int(name != "single_layers")
-            if not least <= value <= _LARGEST:
-                raise InputError(
-                    f"{name} is {shown(value)}, but it must be between {least} and {_LARGEST}."
-                )
+            refuse_outside(name, getattr(self, name), int(name != "single_layers"))
         if self.single_layers and not self.keeps_text:
             raise InputError("Blocks of one joint stream need a last block that keeps the text.")

@@ -11,16 +11,14 @@ from typing import Literal
 
 from msgspec import UNSET, UnsetType
 
-from phaze_opt.checked import shown
 from phaze_opt.codec import data_table
 from phaze_opt.errors import InputError
 from phaze_opt.precision import PRECISIONS, PrecisionName
+from phaze_opt.workload.config_checks import refuse_outside
 from phaze_opt.workload.graph import Gemm
 
 TILE_ROWS = int(data_table("workload", "experts.toml")["tile_rows"])
 """Rows of a tile of grouped products, to a multiple of which the rows of an expert are filled."""
-
-_LARGEST = 2**24
 
 
 @dataclass(frozen=True)
@@ -132,11 +130,7 @@ class LatentAttention:
 def _check(shape: object, least: dict[str, int]) -> None:
     """Refuse sizes that are too small, or larger than those of any model."""
     for name, lowest in least.items():
-        value = getattr(shape, name)
-        if not lowest <= value <= _LARGEST:
-            raise InputError(
-                f"{name} is {shown(value)}, but it must be between {lowest} and {_LARGEST}."
-            )
+        refuse_outside(name, getattr(shape, name), lowest)
 
 
 def rows_of_expert(rows: int, experts: int, tile: int = TILE_ROWS) -> int:

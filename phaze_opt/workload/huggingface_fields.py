@@ -12,14 +12,13 @@ from typing import Any
 
 from phaze_opt.codec import to_json
 from phaze_opt.errors import InputError
+from phaze_opt.workload.config_checks import LARGEST_SIZE
 
 Plain = Mapping[str, Any]
 """A configuration as it stands in its file."""
 
 CAPTURE_IT = "capture it: `phaze-opt workload capture MODULE:FACTORY --output FILE.json`"
 """The way that is left to a model whose configuration cannot be read."""
-
-_LARGEST = 2**24
 
 
 def refusal(key: str, value: object, allowed: str) -> InputError:
@@ -62,8 +61,8 @@ def whole_number(plain: Plain, key: str, default: int) -> int:
     value = plain.get(key)
     if value is None:
         return default
-    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= _LARGEST:
-        raise refusal(key, value, f"a whole number from 0 to {_LARGEST}")
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= LARGEST_SIZE:
+        raise refusal(key, value, f"a whole number from 0 to {LARGEST_SIZE}")
     return value
 
 

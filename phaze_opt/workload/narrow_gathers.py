@@ -6,8 +6,7 @@ of the whole tensor: devices reduce their largest elements first. The copy by ro
 forward or a data gradient, the one by columns for a weight gradient, since elements of the two are
 scaled by other blocks; with one scale per tensor the same copy serves both. What is stored
 transposed is put in order behind the gather (`_REORDERED`), unless products read fp8 in every
-layout. Sums over devices (reduce-scatter,
-all-reduce) stay in 16 bits.
+layout. Sums over devices (reduce-scatter, all-reduce) stay in 16 bits.
 """
 
 from __future__ import annotations

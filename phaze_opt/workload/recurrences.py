@@ -22,12 +22,12 @@ from typing import NamedTuple
 
 from phaze_opt.errors import InputError
 from phaze_opt.limits import check_size
+from phaze_opt.workload.config_checks import LARGEST_SIZE
 from phaze_opt.workload.graph import Gemm, VectorWork
 
 DELTA_CHUNK = 64
 """Tokens of a chunk of a delta net, which its kernels fix."""
 
-_LARGEST = 2**24
 _TRIANGLE = 16
 """Edge of the blocks by which a triangular matrix is inverted (``solve_tril``)."""
 
@@ -66,7 +66,7 @@ class StateSpace:
 
     def __post_init__(self) -> None:
         for name in ("heads", "head_elements", "state", "groups", "kernel", "chunk"):
-            check_size(name, getattr(self, name), _LARGEST)
+            check_size(name, getattr(self, name), LARGEST_SIZE)
         if self.heads % self.groups:
             raise InputError(
                 f"groups is {self.groups}, but it must divide the {self.heads} heads of the "
@@ -101,7 +101,7 @@ class DeltaNet:
 
     def __post_init__(self) -> None:
         for name in ("heads", "head_elements", "key_heads", "key_elements", "kernel"):
-            check_size(name, getattr(self, name), _LARGEST)
+            check_size(name, getattr(self, name), LARGEST_SIZE)
         if self.heads % self.key_heads:
             raise InputError(
                 f"key_heads is {self.key_heads}, but it must divide the {self.heads} heads of the "

@@ -23,12 +23,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from phaze_opt.checked import shown
-from phaze_opt.errors import InputError
 from phaze_opt.workload.attention import AttentionShape
+from phaze_opt.workload.config_checks import refuse_outside
 from phaze_opt.workload.graph import AttentionScores, Gemm, VectorWork
-
-_LARGEST = 2**24
 
 Work = tuple[tuple[Gemm, ...], tuple[VectorWork, ...], AttentionScores]
 """Products, vector work and scores of a kernel."""
@@ -52,12 +49,7 @@ class Indexer:
 
     def __post_init__(self) -> None:
         for name in ("heads", "width", "top_k"):
-            value = getattr(self, name)
-            if not 1 <= value <= _LARGEST:
-                raise InputError(
-                    f"{name} of an indexer is {shown(value)}, but it must be between 1 and "
-                    f"{_LARGEST}."
-                )
+            refuse_outside(f"{name} of an indexer", getattr(self, name), 1)
 
 
 def index_shape(batch: int, tokens: int, heads: int, width: int) -> AttentionShape:

@@ -119,6 +119,8 @@ def test_sequence_overrides() -> None:
                 *("expert_tensor_parallel", "expert_capacity"),
             )
         ),
+        ({"expert_capacity": (-1.0,)}, "expert_capacity is -1.0, but it must be 0, or above it"),
+        ({"expert_capacity": (1e300,)}, "at most 64"),  # absurd
         ({"microbatch": (0,)}, "microbatch is 0"),  # empty
         ({"microbatch": (10**9,)}, "microbatch is 1000000000"),  # absurd
         ({"sequence": 0}, "sequence is 0"),  # empty

@@ -57,11 +57,8 @@ class Condition(nn.Module):
 
     def forward(self, time: Tensor, text: Tensor) -> Tensor:
         """Return the vector; the guidance has sines as the time has."""
-        vector = self.time(time) + self.text(text)
-        if self.guidance is not None:
-            vector = vector + self.guidance(time)
-        result: Tensor = vector
-        return result
+        vector: Tensor = self.time(time) + self.text(text)
+        return vector if self.guidance is None else vector + self.guidance(time)
 
 
 class Streams(nn.Module):
@@ -109,6 +106,12 @@ def _modulated(x: Tensor, shift: Tensor, scale: Tensor) -> Tensor:
     return functional.layer_norm(x, x.shape[-1:]) * (1 + scale) + shift
 
 
+def _head_norms(config: TransformerConfig) -> nn.ModuleList:
+    """Return the norms of queries and of keys, where the model has them."""
+    count = 2 if config.query_key_norm else 0
+    return nn.ModuleList(RmsNorm(config.head_size, made_by=config.kernels) for _ in range(count))
+
+
 class _Heads(AttentionCore):
     """Queries, keys and values of one stream, normalised, and the projection of their result."""
 
@@ -116,10 +119,7 @@ class _Heads(AttentionCore):
         super().__init__(config, group)
         hidden = config.hidden
         self.query_key_value = ColumnParallelLinear(hidden, (hidden,) * 3, True, group)
-        self.norms = nn.ModuleList(
-            RmsNorm(config.head_size, made_by=config.kernels)
-            for _ in range(2 if config.query_key_norm else 0)
-        )
+        self.norms = _head_norms(config)
         self.projection = RowParallelLinear(hidden, hidden, True, group) if projects else None
 
     def forward(self, x: Tensor) -> list[Tensor]:
@@ -208,10 +208,7 @@ class SingleStreamBlock(nn.Module):
         self.inner, hidden = config.inner, config.hidden
         self.modulation = _Modulation(hidden, 3, group)
         self.up = ColumnParallelLinear(hidden, (hidden, hidden, hidden, config.inner), True, group)
-        self.norms = nn.ModuleList(
-            RmsNorm(config.head_size, made_by=config.kernels)
-            for _ in range(2 if config.query_key_norm else 0)
-        )
+        self.norms = _head_norms(config)
         self.core = _JointCore(config, config.sequence + shape.text_tokens, group)
         self.down = RowParallelLinear(hidden + config.inner, hidden, True, group)
 

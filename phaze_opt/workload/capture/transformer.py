@@ -17,7 +17,12 @@ from msgspec import UNSET
 from torch import Tensor, nn
 
 from phaze_opt.errors import InputError
-from phaze_opt.workload.capture.assembly import Assembly, DistinctLayer, activation
+from phaze_opt.workload.capture.assembly import (
+    Assembly,
+    DistinctLayer,
+    activation,
+    whole_numbers,
+)
 from phaze_opt.workload.capture.blocks import Block
 from phaze_opt.workload.capture.diffusion import diffusion_transformer
 from phaze_opt.workload.capture.ends import (
@@ -259,8 +264,8 @@ def _parts(
     """Return the distinct layers by kind."""
     rows = config.sequence // (group.tensor_degree if group.splits_sequence else 1)
     stream = activation(rows, microbatch, config.hidden)
-    tokens = torch.empty((config.sequence, microbatch), dtype=torch.int64, device="meta")
-    local = torch.empty((rows, microbatch), dtype=torch.int64, device="meta")
+    tokens = whole_numbers(config.sequence, microbatch)
+    local = whole_numbers(rows, microbatch)
     if config.patch_size:
         image = (microbatch, config.channels, config.image_size, config.image_size)
         images, labels = torch.empty(image, dtype=DTYPE, device="meta"), tokens[0]
