@@ -351,7 +351,6 @@ def _shared_out(variants: Sequence[WorkloadVariant], training: Training) -> list
     What selective recompute runs again is found first, so that it is shared out too; which products
     add gradients up, and which layers stay in 16 bits, last.
 
-
     Raises
     ------
     InputError

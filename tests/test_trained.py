@@ -140,6 +140,16 @@ def test_no_gradient_goes_back_to_layers_before_what_is_trained() -> None:
     assert layers["frozen_block" if "frozen_block" in layers else "block"].backward_s == 0.0
 
 
+@pytest.mark.parametrize("frozen", [FROZEN[1], ("embedding", "block.[0-3]")])
+def test_what_stages_of_a_v_receive_is_counted_alike(frozen: tuple[str, ...]) -> None:
+    """Where the V turns nothing is sent; bytes of all else go with its seconds, frozen or not."""
+    found = _evaluated((2, 1, 1), {"frozen": frozen}, pipeline_schedule="zb-v")
+    assert found.placement is not None and found.placement.pipeline_schedule == "zb-v"
+    transfers = [stage.communication[0] for stage in found.placement.stages]
+    rates = [each.sent_bytes / each.total_s for each in transfers]
+    assert rates[0] == pytest.approx(rates[1]) and min(rates) > 0.0
+
+
 @pytest.mark.parametrize("recompute", ["none", "selective", "full"])
 def test_nothing_runs_again_where_nothing_runs_backward(recompute: Any) -> None:
     """Whatever is recomputed elsewhere."""

@@ -89,7 +89,10 @@ def more_overlap(point: Point) -> Iterator[Change]:
     for overlap in further[point.training.overlap]:
         if overlap == "experts" and point.training.expert_parallel == 1:
             continue  # the same as data
-        training = replace(point.training, overlap=overlap)
+        try:
+            training = replace(point.training, overlap=overlap)
+        except InputError:  # the schedule may not have it
+            continue
         changed = replace(point, training=training)
         yield Change(f"overlap_{overlap}", 1.0, changed, (f"--overlap {overlap}",))
 

@@ -16,7 +16,14 @@ from phaze_opt.errors import InputError
 from phaze_opt.evaluation import Evaluation, evaluate_one, place_point
 from phaze_opt.explanation.changes import workload_of
 from phaze_opt.explanation.gains import degrees_text
-from phaze_opt.explanation.steps import Step, changed_options, pairs, single_steps, strongest
+from phaze_opt.explanation.steps import (
+    Step,
+    applied,
+    changed_options,
+    pairs,
+    single_steps,
+    strongest,
+)
 from phaze_opt.passes.scheduled import ScheduleCache
 from phaze_opt.placement.placement_problem import Misfit
 from phaze_opt.point import Point, cost_point
@@ -167,18 +174,16 @@ def _try(
     load: LoadWorkload,
     cache: ScheduleCache,
 ) -> dict[tuple[Step, ...], Fix]:
-    """Evaluate combinations of changes; what cannot be captured is left out."""
+    """Evaluate combinations of changes; what cannot be trained or captured is left out."""
     fixes_by_steps: dict[tuple[Step, ...], Fix] = {}
     seen: set[tuple[str, ...]] = set()
     for steps in combinations:
-        changed = point
-        for step in steps:
-            changed = step.applied(changed)
-        options = changed_options(point, changed)
-        if not options or options in seen:
-            continue
-        seen.add(options)
         try:
+            changed = applied(point, *steps)
+            options = changed_options(point, changed)
+            if not options or options in seen:
+                continue
+            seen.add(options)
             changed = replace(changed, workload=workload_of(changed, load))
             kinds = tuple(step.kind for step in steps)
             fixes_by_steps[steps] = _tried(kinds, point, changed, cache)

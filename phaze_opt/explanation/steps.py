@@ -40,19 +40,34 @@ class Step:
     training: Mapping[str, Any] = field(default_factory=dict)
     degree: int = 1
 
-    def applied(self, point: Point) -> Point:
-        """Change a point; its workload is still the old one."""
+    def placed(self, point: Point) -> Point:
+        """Change where the layers of a point are, and nothing else."""
         if self.kind == "placement":
             return replace(point, placement="solve", stages=None)
-        if self.kind in ("tensor", "pipeline"):
-            degrees = given_degrees(point)._replace(**{self.kind: self.degree})
-            # As many replicas stay as the devices then hold.
-            sharing = degrees.tensor * point.training.context_parallel
-            most = point.cluster.devices // (degrees.pipeline * sharing)
-            degrees = degrees._replace(data=max(1, min(degrees.data, most)))
-            stages = point.stages if degrees.pipeline == given_degrees(point).pipeline else None
-            return replace(point, placement=degrees, stages=stages)
-        return replace(point, training=replace(point.training, **self.training))
+        if self.kind not in ("tensor", "pipeline"):
+            return point
+        degrees = given_degrees(point)._replace(**{self.kind: self.degree})
+        # As many replicas stay as the devices then hold.
+        sharing = degrees.tensor * point.training.context_parallel
+        most = point.cluster.devices // (degrees.pipeline * sharing)
+        degrees = degrees._replace(data=max(1, min(degrees.data, most)))
+        stages = point.stages if degrees.pipeline == given_degrees(point).pipeline else None
+        return replace(point, placement=degrees, stages=stages)
+
+
+def applied(point: Point, *steps: Step) -> Point:
+    """Make changes of a point together; its workload is still the old one.
+
+    Raises
+    ------
+    InputError
+        If the training cannot have them, as some go with others only.
+    """
+    options = {name: value for step in steps for name, value in step.training.items()}
+    changed = replace(point, training=replace(point.training, **options))
+    for step in steps:
+        changed = step.placed(changed)
+    return changed
 
 
 def given_degrees(point: Point) -> Degrees:
@@ -63,7 +78,10 @@ def given_degrees(point: Point) -> Degrees:
 
 
 def single_steps(point: Point) -> Iterator[Step]:
-    """Yield every change that a point allows, the stronger ones of a kind later."""
+    """Yield every change of a point, the stronger ones of a kind later.
+
+    Some a training may have together with others only, see `applied`.
+    """
     training = point.training
     for recompute in _RECOMPUTES[_RECOMPUTES.index(training.recompute) + 1 :]:
         # Captured selective recompute does not say by name what can wait on the host.

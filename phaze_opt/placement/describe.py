@@ -156,8 +156,9 @@ def _read_stages(costs: CandidateCosts, layout: Layout, done: Replayed) -> _Read
         turn = layout.first[1, -1], layout.last[1, -1]
         received_s[1, -1] -= tables.received.activation_s[turn]
         received_s[0, -1] -= tables.received.gradient_s[layout.first[0, -1], layout.last[0, -1]]
-        # The last layers receive nothing but activations.
-        sent_bytes[:, -1] -= tables.transfer_bytes[turn[0], tables.layers]
+        # All layers up to the turn receive nothing but gradients, the others but activations.
+        sent_bytes[0, -1] -= tables.transfer_bytes[0, turn[0]]
+        sent_bytes[1, -1] -= tables.transfer_bytes[turn[0], tables.layers]
     return _Read(
         names=costs.problem.names_of(layout.candidate.tensor),
         work=[tuple(starmap(ChunkWork, zip(*chunks, strict=True))) for chunks in by_stage],

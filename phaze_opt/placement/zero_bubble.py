@@ -8,8 +8,8 @@ order of the microbatches. With p stages of which k is the place from the end, a
 * ``zb-h1``: as 1F1B, k forwards ahead, and every W p − k microbatches after its B;
 * ``zb-h2``: 2k − 1 forwards ahead, and every W 2(p − k) microbatches after its B;
 * ``zb-1p``, ``zb-2p``: the best of these orders and of those that a list schedule makes under the
-  memory of 1F1B, and with twice its stashes. Its rules are in `_listed`, and the combinations of
-  them that are tried in `ORDERS`;
+  memory of 1F1B, and with twice its stashes. Its rules are in `_first_possible`, and the
+  combinations of them that are tried in `ORDERS`;
 * ``zb-v``: as ``zb-1p``, with two chunks of layers on every stage: the first ones go down the
   stages, the second ones up again, so that a device has the first and the last layers.
 
@@ -378,6 +378,15 @@ def _neighbour(chunk: int, stage: int, step: int, chunks: int, stages: int) -> t
     return (0, place) if place < stages else (1, 2 * stages - 1 - place)
 
 
+@inlined
+def _part_s(work: ZeroBubbleWork, part: int, chunk: int, stage: int, microbatch: int) -> float:
+    """Return the seconds of F, B or W of a microbatch."""
+    own_s: float = work.seconds[part, chunk, stage]
+    if part == WEIGHT and microbatch == 0:
+        own_s -= work.first_saving_s[chunk, stage]
+    return own_s
+
+
 @lazily_compiled(
     "boolean(ZeroBubbleWork, int64[:,::1], float64[:,:,:,::1], float64[::1], float64[::1])"
 )
@@ -389,7 +398,7 @@ def _replay_order(
     peak_bytes: FloatArray,
 ) -> bool:
     """Fill starts, ends of the stages and peaks; false if the stages wait forever."""
-    seconds, saving_s, head_s, stash, operands, _ = work
+    _, _, head_s, stash, operands, _ = work
     chunks, stages = stash.shape
     ends_s = np.full(starts_s.shape, -1.0)
     done = np.zeros((3 * chunks, stages), dtype=np.int64)
@@ -414,11 +423,8 @@ def _replay_order(
                             break
                         ready_s = max(ready_s, ends_s[part, other, at, microbatch])
                 start_s = max(finish_s[stage], ready_s)
-                own_s = seconds[part, chunk, stage]
-                if part == WEIGHT and microbatch == 0:
-                    own_s -= saving_s[chunk, stage]
                 starts_s[part, chunk, stage, microbatch] = start_s
-                finish_s[stage] = start_s + own_s
+                finish_s[stage] = start_s + _part_s(work, part, chunk, stage, microbatch)
                 ends_s[part, chunk, stage, microbatch] = finish_s[stage]
                 if part == FORWARD:
                     held[stage] += stash[chunk, stage]
@@ -443,6 +449,77 @@ def _replay_order(
     return True
 
 
+@inlined
+def _first_possible(
+    work: ZeroBubbleWork,
+    ahead: IntArray,
+    backward_first: bool,
+    makes_room: bool,
+    waits: float,
+    microbatches: int,
+    done: IntArray,
+    ends_s: FloatArray,
+    held: FloatArray,
+    stage: int,
+    now_s: float,
+) -> tuple[int, int, float]:
+    """Return which part of which chunk a free stage does; part −1, and until when it waits.
+
+    It does the first that it can of: F, of the last chunk first, as far as it is not too far ahead
+    and there is room (for a first chunk also for the second one's, so that no microbatch is stuck);
+    B, of the last chunk first; and W, if what it waits for comes later than some part of the W's
+    seconds, or is not known yet. B comes before F where that is said; where F only lacks room, W
+    may come before B.
+    """
+    _, _, head_s, stash, operands, room = work
+    chunks, stages = stash.shape
+    forward = backward = weight = -1
+    lacks_room = False
+    later_s = np.inf
+    for chunk in range(chunks - 1, -1, -1):
+        forwards, backwards = done[chunk, stage], done[chunks + chunk, stage]
+        if forwards < microbatches:
+            ready_s = head_s[chunk, stage] if forwards == 0 else 0.0
+            before, at = _neighbour(chunk, stage, -1, chunks, stages)
+            if before >= 0:
+                ready_s = max(ready_s, ends_s[FORWARD, before, at, forwards])
+            if chunk > 0 or forwards - backwards < ahead[stage]:
+                needed = stash[chunk, stage]
+                for other in range(chunk + 1, chunks):
+                    needed += stash[other, stage]
+                fits = held[stage] + needed <= room[stage] * _ROUNDED
+                if ready_s > now_s:
+                    if fits:
+                        later_s = min(later_s, ready_s)
+                elif fits and forward < 0:
+                    forward = chunk
+                elif not fits:
+                    lacks_room = True
+        if backwards < forwards:
+            ready_s = 0.0
+            after, at = _neighbour(chunk, stage, 1, chunks, stages)
+            if after >= 0:
+                ready_s = ends_s[BACKWARD, after, at, backwards]
+            grown = held[stage] - stash[chunk, stage] + operands[chunk, stage]
+            if ready_s > now_s:
+                later_s = min(later_s, ready_s)
+            elif grown > room[stage] * _ROUNDED and (done[2 * chunks + chunk, stage] < backwards):
+                lacks_room = True
+            elif backward < 0:
+                backward = chunk
+        if weight < 0 and done[2 * chunks + chunk, stage] < backwards:
+            weight = chunk
+    if forward >= 0 and not (backward_first and backward >= 0):
+        return FORWARD, forward, later_s
+    if backward >= 0 and not (makes_room and lacks_room and weight >= 0):
+        return BACKWARD, backward, later_s
+    if weight >= 0:
+        gap_s = later_s - now_s
+        if lacks_room or gap_s >= waits * work.seconds[WEIGHT, weight, stage]:
+            return WEIGHT, weight, later_s
+    return -1, 0, later_s
+
+
 @lazily_compiled(
     "boolean(ZeroBubbleWork, int64[::1], boolean, boolean, float64, int64, int64[:,::1])"
 )
@@ -457,13 +534,10 @@ def _listed(
 ) -> bool:
     """Fill the orders by a list schedule; false if the stages wait forever.
 
-    A stage that is free does the first that it can of: F, of the last chunk first, as far as it is
-    not too far ahead and there is room (for a first chunk also for the second one's, so that no
-    microbatch is stuck); B, of the last chunk first; and W, if what it waits for comes later than
-    some part of the W's seconds, or is not known yet. B comes before F where that is said; where F
-    only lacks room, W may come before B. Where there is no room between B and W, they are one.
+    The stage that is free first does what `_first_possible` says. Where there is no room between B
+    and W, they are one.
     """
-    seconds, saving_s, head_s, stash, operands, room = work
+    stash, operands, room = work.stash_bytes, work.operand_bytes, work.room_bytes
     chunks, stages = stash.shape
     done = np.zeros((3 * chunks, stages), dtype=np.int64)
     ends_s = np.full((2, chunks, stages, microbatches), np.inf)
@@ -479,66 +553,29 @@ def _listed(
         now_s = next_s[stage]
         if now_s == np.inf:
             return False
-        forward = backward = weight = -1
-        lacks_room = False
-        later_s = np.inf
-        for chunk in range(chunks - 1, -1, -1):
-            forwards, backwards = done[chunk, stage], done[chunks + chunk, stage]
-            if forwards < microbatches:
-                ready_s = head_s[chunk, stage] if forwards == 0 else 0.0
-                before, at = _neighbour(chunk, stage, -1, chunks, stages)
-                if before >= 0:
-                    ready_s = max(ready_s, ends_s[FORWARD, before, at, forwards])
-                if chunk > 0 or forwards - backwards < ahead[stage]:
-                    needed = stash[chunk, stage]
-                    for other in range(chunk + 1, chunks):
-                        needed += stash[other, stage]
-                    fits = held[stage] + needed <= room[stage] * _ROUNDED
-                    if ready_s > now_s:
-                        if fits:
-                            later_s = min(later_s, ready_s)
-                    elif fits and forward < 0:
-                        forward = chunk
-                    elif not fits:
-                        lacks_room = True
-            if backwards < forwards:
-                ready_s = 0.0
-                after, at = _neighbour(chunk, stage, 1, chunks, stages)
-                if after >= 0:
-                    ready_s = ends_s[BACKWARD, after, at, backwards]
-                grown = held[stage] - stash[chunk, stage] + operands[chunk, stage]
-                if ready_s > now_s:
-                    later_s = min(later_s, ready_s)
-                elif grown > room[stage] * _ROUNDED and (
-                    done[2 * chunks + chunk, stage] < backwards
-                ):
-                    lacks_room = True
-                elif backward < 0:
-                    backward = chunk
-            if weight < 0 and done[2 * chunks + chunk, stage] < backwards:
-                weight = chunk
-        part, chunk = -1, 0
-        if forward >= 0 and not (backward_first and backward >= 0):
-            part, chunk = FORWARD, forward
-        elif backward >= 0 and not (makes_room and lacks_room and weight >= 0):
-            part, chunk = BACKWARD, backward
-        elif weight >= 0:
-            gap_s = later_s - now_s
-            if lacks_room or gap_s >= waits * seconds[WEIGHT, weight, stage]:
-                part, chunk = WEIGHT, weight
+        part, chunk, later_s = _first_possible(
+            work,
+            ahead,
+            backward_first,
+            makes_room,
+            waits,
+            microbatches,
+            done,
+            ends_s,
+            held,
+            stage,
+            now_s,
+        )
         if part < 0:
             next_s[stage] = later_s
             continue
         code = part * chunks + chunk
         microbatch = done[code, stage]
-        own_s = seconds[part, chunk, stage]
-        if part == WEIGHT and microbatch == 0:
-            own_s -= saving_s[chunk, stage]
         order[stage, place[stage]] = code
         place[stage] += 1
         left -= 1
         done[code, stage] += 1
-        free_s[stage] = now_s + own_s
+        free_s[stage] = now_s + _part_s(work, part, chunk, stage, microbatch)
         if part != WEIGHT:
             ends_s[part, chunk, stage, microbatch] = free_s[stage]
             step = 1 if part == FORWARD else -1
@@ -558,10 +595,7 @@ def _listed(
                 order[stage, place[stage]] = weight
                 place[stage] += 1
                 left -= 1
-                whole_s = seconds[WEIGHT, chunk, stage]
-                if microbatch == 0:
-                    whole_s -= saving_s[chunk, stage]
                 done[weight, stage] += 1
-                free_s[stage] += whole_s
+                free_s[stage] += _part_s(work, WEIGHT, chunk, stage, microbatch)
         next_s[stage] = free_s[stage]
     return True

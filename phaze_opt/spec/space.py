@@ -166,10 +166,12 @@ class Space:
         return tuple(field_of(name) for name in self.axes if name in several)
 
     def values_of(self, name: str) -> tuple[Scalar, ...]:
-        """Return all values of an axis; none if it is not named or is derived."""
+        """Return all values of an axis; none if it is not named."""
         axis = self.axes.get(name)
-        if axis is None or isinstance(axis, Derived):
+        if axis is None:
             return ()
+        if isinstance(axis, Derived):
+            return tuple(map(axis.of, self.values_of(axis.source)))
         return (axis.value,) if isinstance(axis, Fixed) else axis.values
 
     def solved_options(self) -> list[dict[str, Scalar]]:
@@ -177,9 +179,16 @@ class Space:
         return combinations({name: axis.values for name, axis in self.solved.items()})
 
     def training_options(self) -> list[dict[str, Scalar]]:
-        """Return every combination of all values of the named training options."""
+        """Return every combination of all values of the named training options.
+
+        Those that follow from another one have the value that it gives them.
+        """
         named = [name for name in self.axes if kind_of(name) == "training"]
-        return combinations({name: self.values_of(name) for name in named})
+        follow = {
+            name: axis for name, axis in self.derived.items() if {name, axis.source} <= {*named}
+        }
+        free = {name: self.values_of(name) for name in named if name not in follow}
+        return [_with_derived(chosen, follow) for chosen in combinations(free)]
 
 
 @dataclass(frozen=True, repr=False)
@@ -222,12 +231,20 @@ def point_at(space: Space, indices: Mapping[str, int]) -> DesignPoint:
         name: axis.values[indices[name]] for name, axis in space.searched.items()
     }
     values |= {name: axis.value for name, axis in space.axes.items() if isinstance(axis, Fixed)}
-    waiting = dict(space.derived)
+    values = _with_derived(values, space.derived)
+    return DesignPoint(tuple((name, values[name]) for name in space.axes if name in values))
+
+
+def _with_derived(
+    values: Mapping[str, Scalar], derived: Mapping[str, Derived]
+) -> dict[str, Scalar]:
+    """Return values with those that follow from them, or from one another."""
+    known, waiting = dict(values), dict(derived)
     while waiting:
         for name, axis in list(waiting.items()):
-            if axis.source in values:
-                values[name] = waiting.pop(name).of(values[axis.source])
-    return DesignPoint(tuple((name, values[name]) for name in space.axes if name in values))
+            if axis.source in known:
+                known[name] = waiting.pop(name).of(known[axis.source])
+    return known
 
 
 def numbered_point(space: Space, number: int) -> DesignPoint:

@@ -31,6 +31,7 @@ from phaze_opt.limits import MOST_DEVICES, MOST_SAMPLES, MOST_TRIALS, check_size
 from phaze_opt.precision import AttentionPrecision, Fp8Scaling, PrecisionName
 from phaze_opt.printing import short_repr
 from phaze_opt.spec.axis_names import TRAINING_NAMES, kind_of
+from phaze_opt.spec.designs import training_of
 from phaze_opt.spec.objectives import (
     BOUNDED_OBJECTIVES,
     OBJECTIVES,
@@ -40,7 +41,6 @@ from phaze_opt.spec.objectives import (
 )
 from phaze_opt.spec.sampler_options import SamplerName, check_objectives, sampler_options
 from phaze_opt.spec.space import MOST_CHIPS, Space
-from phaze_opt.training import Training, recompute_with
 from phaze_opt.workload.trained import Trained, trained_parts
 
 TensorDegrees = tuple[int, ...] | Literal["all"]
@@ -392,15 +392,24 @@ class StudySpec:
             raise InputError(
                 f"{where} {largest}, but it must not be above the global batch of {batch}."
             )
-        fixed["pipeline_schedule"] = schedule or ("interleaved" if self.interleave > 1 else "1f1b")
-        fixed["recompute"] = recompute_with(self.recompute_parts, self.recompute)
-        Training(**fixed)
+        self._check_together({**fixed, "pipeline_schedule": schedule})
         if "solve" in (self.recompute, *self.space.values_of("recompute")):
             raise InputError(
                 "recompute is solve, which belongs to evaluate and explain; a study has axes that "
                 'are solved: recompute = { solve = ["none", "full"] }, recompute_parts = { solve = '
                 '["", "mlp", "mlp,layernorm"] }.'
             )
+
+    def _check_together(self, fixed: Mapping[str, Any]) -> None:
+        """Refuse options that exclude each other, whatever is chosen of the space."""
+        refused = _exclusion(fixed)
+        if refused is None:
+            return
+        for chosen in self.space.training_options():
+            refused = _exclusion({**fixed, **chosen})
+            if refused is None:
+                return
+        raise refused
 
     @property
     def trained(self) -> Trained | None:
@@ -463,6 +472,15 @@ def default_sampler(spec: StudySpec) -> SamplerName:
 
 
 _STATED_TWICE = "{0} is stated in the study and is an axis of its space; give one of them."
+
+
+def _exclusion(options: Mapping[str, Any]) -> InputError | None:
+    """Say why options of a training run cannot be together; ``None`` if they can."""
+    try:
+        training_of(options, None)
+    except InputError as error:
+        return error
+    return None
 
 
 def _check_degrees(degrees: TensorDegrees | None) -> None:

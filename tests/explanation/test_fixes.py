@@ -53,6 +53,8 @@ CROWDED = [
     crowded(400_000, "solve", microbatch=4),
     crowded(3_000_000, (2, 2, 1), pipeline_schedule="interleaved", interleave=2),
     crowded(2_000_000, (2, 2, 1), pipeline_schedule="gpipe"),
+    # With a split backward, stages of ZeRO above 1 go with another schedule only.
+    crowded(700_000, (2, 2, 1), pipeline_schedule="zb-h1"),
 ]
 
 
@@ -143,6 +145,18 @@ def test_what_cannot_be_captured_is_left_out() -> None:
     proposed = fixes(point, evaluated(point), only_own, {})
     assert ("recompute",) in kinds(proposed) and ("pipeline",) in kinds(proposed)
     assert ("microbatch",) not in kinds(proposed) and ("tensor",) not in kinds(proposed)
+
+
+def test_changes_may_be_possible_together_only() -> None:
+    """More of ZeRO than a split backward can have is tried with another schedule, and not alone."""
+    point = CROWDED[-1]
+    together = [
+        fix
+        for fix in fixes(point, evaluated(point), tiny, {})
+        if {"--zero 2", "--zero 3"} & {*fix.options}
+    ]
+    assert together
+    assert all("--pipeline-schedule 1f1b" in fix.options for fix in together)
 
 
 def test_memory_is_not_suggested_where_it_is_not_the_reason() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -160,6 +161,9 @@ def test_more_overlap_is_tried_by_evaluating_with_it() -> None:
         assert gain.throughput_gain > 0.0
     everything, _, _ = run((1, 4, 4), overlap="all")
     assert list(more_overlap(everything)) == []
+    split = Training(8, 1, pipeline_schedule="zb-h1", overlap="none", expert_parallel=2)
+    allowed = more_overlap(replace(point, training=split))
+    assert [change.resource for change in allowed] == ["overlap_data"]
 
 
 def test_the_explanation_says_what_is_hidden() -> None:

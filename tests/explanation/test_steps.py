@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from phaze_opt.explanation.steps import (
+    applied,
     changed_options,
     given_degrees,
     pairs,
@@ -16,7 +17,7 @@ def test_single_changes_are_those_that_a_point_allows() -> None:
     """Recompute, ZeRO, tensor degree, depth, microbatch, split sequence, placement, schedule."""
     point = crowded(10**6, (2, 2, 1), pipeline_schedule="gpipe")
     steps = list(single_steps(point))
-    options = [changed_options(point, step.applied(point)) for step in steps]
+    options = [changed_options(point, applied(point, step)) for step in steps]
     assert options == [
         ("--recompute selective",),
         ("--recompute full",),
@@ -48,7 +49,7 @@ def test_degrees_keep_as_many_replicas_as_the_devices_hold() -> None:
     point = crowded(10**6, (2, 4, 2))
     for step in single_steps(point):
         if step.kind in ("tensor", "pipeline"):
-            degrees = given_degrees(step.applied(point))
+            degrees = given_degrees(applied(point, step))
             assert degrees.devices <= point.cluster.devices
             assert degrees.data <= 4
 
@@ -63,5 +64,5 @@ def test_weights_in_fp8_alone_are_a_change_where_linear_layers_are_in_fp8() -> N
         ({"optimizer": "adam", "precision": "fp8", "fp8_primary_weights": True}, False),
     ):
         point = crowded(10**6, (2, 2, 1), **changes)
-        found = [changed_options(point, step.applied(point)) for step in single_steps(point)]
+        found = [changed_options(point, applied(point, step)) for step in single_steps(point)]
         assert (options in found) == offered

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from phaze_opt.degrees import Degrees
 from phaze_opt.errors import InfeasibleError, InputError
 from phaze_opt.evaluation import Evaluation, evaluate
-from phaze_opt.explanation.steps import Step, changed_options
+from phaze_opt.explanation.steps import Step, applied, changed_options
 from phaze_opt.named_point import named_point
 from phaze_opt.passes.layer_cost import LayerCost
 from phaze_opt.placement.given_split import given_starts
@@ -122,12 +122,12 @@ def test_a_fix_with_other_stages_drops_them() -> None:
     """Wider tensor-parallel groups keep them, deeper pipelines cannot."""
     named = named_point(LLAMA, "h100", "dgx-h100", TRAINING, "2x1x1", devices=8, stages="2,4")
     point = named.point
-    wider = Step("tensor", degree=2).applied(point)
+    wider = applied(point, Step("tensor", degree=2))
     assert wider.stages == (2, 4) and changed_options(point, wider) == ("--placement 2x1x2",)
-    deeper = Step("pipeline", degree=4).applied(point)
+    deeper = applied(point, Step("pipeline", degree=4))
     assert deeper.stages is None
     assert changed_options(point, deeper) == ("--placement 4x1x1", "--stages ''")
-    assert Step("placement").applied(point).stages is None
+    assert applied(point, Step("placement")).stages is None
 
 
 def layer(name: str) -> LayerCost:

@@ -188,6 +188,17 @@ def test_foreign_params_are_refused(change: dict[str, Any]) -> None:
         point_of(TIED, params_of(TIED, numbered_point(TIED, 0)) | change)
 
 
+def test_options_that_follow_others_have_their_values() -> None:
+    """All of them are captured for, and baselines take those that go together."""
+    space = Space(num_tc=[2, 4], microbatch="num_tc", zero=[0, 1], interleave="2 * microbatch")
+    assert space.values_of("microbatch") == (2, 4) and space.values_of("interleave") == (4, 8)
+    options = space.training_options()
+    assert sorted(each["microbatch"] for each in options) == [2, 2, 4, 4]
+    assert all(each["interleave"] == 2 * int(each["microbatch"]) for each in options)
+    points = {(point["microbatch"], point["zero"]) for point in all_points(space)}
+    assert points == {(each["microbatch"], each["zero"]) for each in options}
+
+
 @pytest.mark.parametrize(
     ("axes", "sentence"),
     [

@@ -205,6 +205,34 @@ def test_mistakes_in_python_are_named(kind: Any, change: dict[str, Any], sentenc
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("fixed", "searched", "refused"),
+    [
+        (
+            {"fp8_primary_weights": True, "optimizer": "adam"},
+            {"precision": ["fp8", "mxfp8"]},
+            {"precision": ["nvfp4"]},
+        ),
+        ({"dispatch_precision": "fp8"}, {"precision": ["bf16", "fp8"]}, {"precision": ["nvfp4"]}),
+        ({"fp8_scaling": "delayed"}, {"precision": {"solve": ["fp8"]}}, {"precision": ["mxfp8"]}),
+        ({"offload_optimizer": 1.0}, {"optimizer": ["sgd", "adam"]}, {"optimizer": ["sgd"]}),
+    ],
+)
+def test_options_are_together_what_the_space_allows(
+    fixed: dict[str, Any], searched: dict[str, Any], refused: dict[str, Any]
+) -> None:
+    """What goes with some searched value is a study; what goes with none is refused, naming it."""
+
+    def study(axes: dict[str, Any]) -> StudySpec:
+        space = Space("tpuv4-lanes", num_tc=[2, 8], fp8_ratio=2.0, fp4_ratio=4.0, **axes)
+        return StudySpec("a", "gpt2-xl", "dgx-h100", 8, 64, space=space, **fixed)
+
+    assert study(searched).space.axes.keys() >= searched.keys()
+    ((name, (value,)),) = refused.items()
+    with pytest.raises(InputError, match=rf"{name} is {value}|optimizer {value}"):
+        study(refused)
+
+
 def test_an_area_limit_is_the_base_s_own(tmp_path: Path) -> None:
     """Without a limit of its own a study has that of its base, under its area model."""
     text = MINIMAL + '[space]\nbase = "h100"\nnum_tc = [66, 132]\n'
