@@ -9,6 +9,9 @@ from typing import Literal
 
 from phaze_opt.codec import data_rows
 
+NOTES = ("case", "source", "trust", "repeats", "note")
+"""Columns of a file of a user that say something for a person."""
+
 
 @dataclass(frozen=True)
 class ValidationRow:
