@@ -22,11 +22,12 @@ from phaze_opt.calibration.products import products_graph, products_s
 from phaze_opt.codec import data_table
 from phaze_opt.errors import InputError
 from phaze_opt.estimator.isolated import estimate_isolated
+from phaze_opt.estimator.single import array_flops_per_s
 from phaze_opt.hardware.accelerator import Accelerator
 from phaze_opt.hardware.buildable import check_chip, check_precision
-from phaze_opt.limits import is_finite
+from phaze_opt.limits import MOST_SIZE, MOST_WORK, check_size, is_finite
 from phaze_opt.precision import PrecisionName
-from phaze_opt.workload.experts import grouped_product
+from phaze_opt.workload.experts import grouped_product, rows_of_expert
 from phaze_opt.workload.graph import (
     Operator,
     OperatorGraph,
@@ -42,9 +43,6 @@ reads 2; both move 8 where nothing stays in a cache, and kernels that sum in fp3
 through memory once more, up to three times that."""
 
 
-_LARGEST_SIZE = 2**31
-
-
 @dataclass(frozen=True)
 class ExpertLayer:
     """One layer of gated experts on one device: tokens, and sizes of `Experts`.
@@ -52,7 +50,8 @@ class ExpertLayer:
     Raises
     ------
     InputError
-        If a size is below 1, or a token goes to more experts than there are.
+        If a size, or the work of a product, is not allowed, or a token goes to more experts than
+        there are.
     """
 
     tokens: int
@@ -64,13 +63,14 @@ class ExpertLayer:
 
     def __post_init__(self) -> None:
         for name in ("tokens", "hidden", "inner", "top_k", "experts"):
-            size = getattr(self, name)
-            if not 1 <= size <= _LARGEST_SIZE:
-                raise InputError(f"{name} is {size}, but it must be 1 to {_LARGEST_SIZE}.")
+            check_size(name, getattr(self, name), MOST_SIZE)
         if self.top_k > self.experts:
             raise InputError(
                 f"top_k is {self.top_k}, but a token has at most all {self.experts} experts."
             )
+        filled = self.experts * rows_of_expert(self.rows, self.experts)
+        work = 2 * filled * self.hidden * self.inner
+        check_size("the work of a product of the layer", work, MOST_WORK)
 
     @property
     def rows(self) -> int:
@@ -172,15 +172,12 @@ def estimate_expert_layer(
         if not (is_finite(value) and value >= 0.0):
             raise InputError(f"{name} is {value}, but it must be finite and at least 0.")
     calls = ExpertCalls([layer], chip)
-    (latency_s,) = calls.seconds({"row_bytes": row_bytes}) + call_overhead_s
-    burst = chip.in_burst
-    peak = 2.0 * burst.num_tc * burst.pe_x * burst.pe_y * burst.sustained_clock_hz
-    ideal_s = 6.0 * layer.rows * layer.hidden * layer.inner / peak
-    ideal_s /= chip.nominal_rate(layer.precision)
-    (around_s,) = calls.seconds({"row_bytes": row_bytes}) - calls.products_s
-    return ExpertLayerEstimate(
-        float(latency_s), float(ideal_s / latency_s), layer.rows, float(around_s)
-    )
+    kernels_s = calls.seconds({"row_bytes": row_bytes})
+    latency_s = float(kernels_s[0] + call_overhead_s)
+    around_s = float(kernels_s[0] - calls.products_s[0])
+    flops = 6.0 * layer.rows * layer.hidden * layer.inner
+    ideal_s = flops / array_flops_per_s(chip, chip.num_tc, layer.precision)
+    return ExpertLayerEstimate(latency_s, ideal_s / latency_s, layer.rows, around_s)
 
 
 def row_bytes_of(accelerator: str) -> float:

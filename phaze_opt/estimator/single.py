@@ -114,11 +114,9 @@ def estimate_gemm(
     graph = gemm_graph(gemm, layout)
     used = _check_cores(cores, accelerator.num_tc, "tensor")
     check_precision(accelerator, gemm.precision)
-    burst = accelerator.in_burst
-    peak = 2.0 * used * burst.pe_x * burst.pe_y * burst.sustained_clock_hz
-    peak *= accelerator.nominal_rate(gemm.precision)
+    peak = array_flops_per_s(accelerator, used, gemm.precision)
     (row,) = operator_table(gemm_graph(gemm)).distinct_gemms
-    plan = gemm_plan(row, burst, used)
+    plan = gemm_plan(row, accelerator.in_burst, used)
     waits_s = accumulator_s(gemm, layout, accelerator)
     alone = _Alone(accelerator, used, call_overhead_s, waits_s, sustained)
     return _single(graph, alone, gemm.flops / peak, plan)
@@ -150,10 +148,7 @@ def estimate_vector(
     """
     graph = elementwise_graph(kind, rows, columns)
     (work,) = graph.operators[0].vector
-    used = _check_cores(cores, accelerator.num_vc, "vector")
-    peak = used * accelerator.pe_vc * accelerator.in_burst.sustained_clock_hz
-    ideal_s = rows * columns * vector_operator(work.kind).cycles / peak
-    return _single(graph, _Alone(accelerator, used, call_overhead_s), ideal_s)
+    return _on_lanes(graph, rows * columns, work.kind, accelerator, cores, call_overhead_s)
 
 
 def estimate_attention(
@@ -192,11 +187,7 @@ def estimate_attention(
     check_attention_precision(accelerator, precision)
     graph = attention_graph(shape, backward=backward, precision=precision)
     used = _check_cores(cores, accelerator.num_tc, "tensor")
-    peak = (
-        2.0 * used * accelerator.pe_x * accelerator.pe_y * accelerator.in_burst.sustained_clock_hz
-    )
-    # A kernel may be measured on a chip whose products in this precision nobody states.
-    peak *= accelerator.nominal_rate(precision) or 1.0
+    peak = array_flops_per_s(accelerator, used, precision)
     useful = shape.scores.visible / shape.scores.elements
     alone = _Alone(accelerator, used, call_overhead_s, sustained=sustained)
     return _single(graph, alone, graph.flops * useful / peak)
@@ -230,10 +221,36 @@ def estimate_cast(
         raise InputError("precision is bf16, which is not cast; name one of fewer bits.")
     check_precision(accelerator, precision)
     _check_sizes({"rows": rows, "columns": columns})
+    graph = cast_graph(rows * columns, precision)
+    return _on_lanes(graph, rows * columns, "quantise", accelerator, cores, call_overhead_s)
+
+
+def array_flops_per_s(accelerator: Accelerator, cores: int, precision: PrecisionName) -> float:
+    """Return the peak of some tensor cores before the power limit takes hold.
+
+    Parameters
+    ----------
+    precision
+        What they multiply in; the rate is that of bf16 where the chip states none, since a kernel
+        of attention may be measured all the same.
+    """
+    burst = accelerator.in_burst
+    peak = 2.0 * cores * burst.pe_x * burst.pe_y * burst.sustained_clock_hz
+    return peak * (accelerator.nominal_rate(precision) or 1.0)
+
+
+def _on_lanes(
+    graph: OperatorGraph,
+    elements: int,
+    kind: str,
+    accelerator: Accelerator,
+    cores: int | None,
+    call_overhead_s: float,
+) -> SingleEstimate:
+    """Estimate a graph of one vector operator."""
     used = _check_cores(cores, accelerator.num_vc, "vector")
     peak = used * accelerator.pe_vc * accelerator.in_burst.sustained_clock_hz
-    ideal_s = rows * columns * vector_operator("quantise").cycles / peak
-    graph = cast_graph(rows * columns, precision)
+    ideal_s = elements * vector_operator(kind).cycles / peak
     return _single(graph, _Alone(accelerator, used, call_overhead_s), ideal_s)
 
 

@@ -125,14 +125,11 @@ class Calibration:
         check_fields(self)
         rates = "attention_rate", "attention_backward_rate", "attention_wide_rate"
         narrow = [f"{kind}_efficiency" for kind in ("fp8", "fp8_block", "fp4", "int8")]
-        for name in ("array_efficiency", "sustained_peak_share", *rates, *narrow):
+        low = "array_rate_low", "hbm_rate_low"
+        for name in ("array_efficiency", "sustained_peak_share", *rates, *narrow, *low):
             share = getattr(self, name)
             if share is not None and not 0.0 < share <= 1.0:
                 raise InputError(f"{name} is {share}, but it must be above 0 and at most 1.")
-        for name in ("array_rate_low", "hbm_rate_low"):
-            factor = getattr(self, name)
-            if not 0.0 < factor <= 1.0:
-                raise InputError(f"{name} is {factor}, but it must be above 0 and at most 1.")
         for name in ("array_rate_high", "hbm_rate_high"):
             factor = getattr(self, name)
             if not 1.0 <= factor <= _MOST_RANGE:

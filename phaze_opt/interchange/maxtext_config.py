@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 from phaze_opt.errors import InputError
@@ -18,13 +19,16 @@ _SHAPES = {
 }
 """Names of this project by ``model_name`` (``configs/models/*.yml``)."""
 _AXES = {
-    "data": ("data", "fsdp", "fsdp_transpose"),
+    "data": ("data", "fsdp", "fsdp_transpose", "expert"),
     "tensor": ("tensor", "tensor_sequence"),
     "pipeline": ("pipeline",),
     "context_parallel": ("context", "sequence"),
     "expert_parallel": ("expert",),
 }
-"""Mesh axes by column; of fsdp, weights are shared out."""
+"""Mesh axes by column: those of experts divide the batch too (``logical_axis_rules``)."""
+_SHARED = ("fsdp", "fsdp_transpose")
+"""Axes along which weights are shared out."""
+_NETWORKS = ("ici", "dcn")
 _POLICIES = {"full": "full", "minimal_with_context": "selective", "none": "none"}
 _RECIPES = {"int8": "int8", "fp8": "fp8", "fp8_full": "fp8", "nanoo_fp8": "fp8", "aqt_fp8": "fp8"}
 
@@ -49,12 +53,9 @@ def read_maxtext_config(document: Mapping[str, object], model: str | None = None
     if named is None and options.take("per_device_batch_size") is None:
         raise InputError("There is none of MaxText's options, such as per_device_batch_size.")
     shape = _SHAPES.get(named or "") or _shape(options)
-    if shape is None and model is None:
-        options.say(f"the model {named}: name one with --model")
-    options.state("model", model or shape or "")
-    if (sequence := options.whole("max_target_length")) is not None:
-        options.state("sequence", sequence)
+    options.state_model(model or shape, f"the model {named}", "max_target_length")
     _degrees(options)
+    _experts(options)
     policy = options.text("remat_policy") or "full"
     if policy in _POLICIES:
         options.state("recompute", _POLICIES[policy])
@@ -66,7 +67,14 @@ def read_maxtext_config(document: Mapping[str, object], model: str | None = None
             options.state("precision", _RECIPES[recipe])
         else:
             options.say(f"quantization {recipe}")
-    options.take("attention")
+    attention = options.text("attention") or "autoselected"
+    if "flash" not in attention and attention != "autoselected":
+        options.say(f"attention {attention}")
+    optimizer = options.text("opt_type") or "adamw"
+    if optimizer == "sgd":
+        options.state("optimizer", "sgd")
+    elif optimizer not in ("adamw", "adam_pax"):
+        options.say(f"opt_type {optimizer}: stated as adamw")
     options.state("software", "maxtext")
     return options.imported()
 
@@ -93,44 +101,79 @@ def _shape(options: Options) -> str | None:
 
 
 def _degrees(options: Options) -> None:
-    """State degrees and batch; one axis may be -1, for what is left of the devices."""
-    open_column = None
+    """State degrees and batch."""
+    sizes = {axis: _size(options, axis) for axes in _AXES.values() for axis in axes}
+    named = (f"{network}_{axis}_parallelism" for network in _NETWORKS for axis in _AXES["data"])
+    if all(options.take(name) is None for name in named):
+        sizes["fsdp"] = None  # as base.yml has it
+    degrees: dict[str, int] = {}
     for column, axes in _AXES.items():
-        degree = 1
-        for axis in axes:
-            for network in ("ici", "dcn"):
-                size = options.whole(f"{network}_{axis}_parallelism", 1)
-                if size == -1:
-                    open_column = column
-                    size = 1
-                degree *= size or 1
-                if axis.startswith("fsdp") and size != 1:
-                    options.state("zero", 3)
+        along = [sizes[axis] for axis in axes]
+        if None not in along:
+            degrees[column] = math.prod(filter(None, along))
+        elif column != "data":
+            options.say(f"{column} of what is left of the devices: state its size")
+    for column, degree in degrees.items():
         if degree > 1 or column in ("pipeline", "tensor"):
             options.state(column, degree)
-    if open_column == "data" and "data" in options.row:
-        del options.row["data"]
-    if open_column is not None and options.whole("ici_fsdp_parallelism") == -1:
-        options.state("zero", 3)
-    if options.whole("ici_tensor_sequence_parallelism", 1) != 1:
+    if sizes["tensor_sequence"] != 1:
         options.state("sequence_parallel", True)
+    _sharing(options, sizes, degrees)
     slices = options.whole("num_slices")
     if slices not in (None, 1):
         options.say(f"num_slices {slices}: several slices over a data-centre network")
-    each = options.text("per_device_batch_size")
-    if each is None:
+    _batch(options, degrees)
+
+
+def _size(options: Options, axis: str) -> int | None:
+    """Return the devices along an axis; ``None`` for -1, what is left of them."""
+    names = [f"{network}_{axis}_parallelism" for network in _NETWORKS]
+    if -1 in [options.whole(name) for name in names]:
+        return None
+    return math.prod(options.positive(name) for name in names)
+
+
+def _sharing(options: Options, sizes: Mapping[str, int | None], degrees: Mapping[str, int]) -> None:
+    """State among which replicas weights are shared out."""
+    shared = [sizes[axis] for axis in _SHARED]
+    if shared == [1, 1]:
         return
-    try:
-        samples = float(each)
-    except ValueError:
-        raise InputError(f"per_device_batch_size is {each!r}, but it must be a number.") from None
+    options.state("zero", 3)
+    if sizes["data"] == 1:
+        return
+    if None in shared or "context_parallel" not in degrees or sizes["expert"] != 1:
+        options.say("data parallelism beside fsdp: weights shared out among all replicas")
+    else:
+        options.state("zero_group", math.prod(filter(None, shared)) * degrees["context_parallel"])
+
+
+def _batch(options: Options, degrees: Mapping[str, int]) -> None:
+    """State the batch, and devices where all degrees are known."""
+    samples = options.number("per_device_batch_size")
+    if samples is None:
+        return
     if not 0.0 < samples < MOST_SAMPLES:
-        raise InputError(f"per_device_batch_size is {each}, but it must be positive and finite.")
+        raise InputError(f"per_device_batch_size is {samples}, but it must be positive and finite.")
     steps = options.positive("gradient_accumulation_steps")
-    tensor = int(options.row.get("tensor", "1"))
-    options.state("microbatch", max(1, round(samples * tensor)))
-    if "data" in options.row:
-        devices = int(options.row["data"]) * tensor * int(options.row.get("pipeline", "1"))
-        devices *= int(options.row.get("context_parallel", "1"))
+    parts = options.whole("num_pipeline_microbatches", -1)
+    if not {"tensor", "context_parallel", "pipeline"} <= degrees.keys():
+        return
+    replica = degrees["tensor"] * degrees["context_parallel"] * degrees["pipeline"]
+    # As many microbatches as stages by default.
+    parts = parts if parts is not None and parts > 0 else degrees["pipeline"]
+    options.state("microbatch", max(1, round(samples * replica / parts)))
+    if "data" in degrees:
+        devices = degrees["data"] * replica
         options.state("devices", devices)
         options.state("global_batch", max(1, round(samples * devices * steps)))
+
+
+def _experts(options: Options) -> None:
+    """State what experts take where their products are not those of the tokens that come."""
+    capacity = options.number("capacity_factor")
+    if options.text("sparse_matmul") != "false":
+        return
+    if capacity is not None and capacity > 0.0:
+        options.state("expert_capacity", capacity)
+    else:
+        options.say("sparse_matmul false without a capacity_factor")

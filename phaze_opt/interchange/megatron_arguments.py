@@ -43,7 +43,8 @@ def read_megatron_arguments(text: str, model: str | None = None) -> ImportedConf
     options = Options("megatron", dict(_arguments(text)))
     if options.take("num-layers") is None and options.take("micro-batch-size") is None:
         raise InputError("There are no arguments of Megatron-LM, such as --num-layers 32.")
-    options.state("model", model or _model(options) or "")
+    shape = "a shape of which sizes are not stated"
+    options.state_model(model or _model(options), shape, "seq-length")
     nodes, each = options.whole("nnodes"), options.whole("nproc_per_node")
     nodes = nodes if nodes is not None else options.whole("nnode")
     each = each if each is not None else options.whole("nproc-per-node")
@@ -54,13 +55,23 @@ def read_megatron_arguments(text: str, model: str | None = None) -> ImportedConf
     _precision(options)
     _communication(options)
     options.state("software", "megatron")
-    if options.text("optimizer") == "sgd":
-        options.state("optimizer", "sgd")
-    elif options.text("exp-avg-dtype") == "bf16":
-        options.state("optimizer", "adam-bf16")
+    _optimizer(options)
     if options.is_on("enable-cuda-graph") or options.is_on("external-cuda-graph"):
         options.state("launch", "graphs")
     return options.imported()
+
+
+def _optimizer(options: Options) -> None:
+    """State the optimizer, and in how many bits it holds what."""
+    moments = {options.text(f"exp-avg{each}-dtype") or "fp32" for each in ("", "-sq")}
+    if options.text("optimizer") == "sgd":
+        options.state("optimizer", "sgd")
+    elif moments == {"bf16"}:
+        options.state("optimizer", "adam-bf16")
+    elif moments != {"fp32"}:
+        options.say(f"moments in {' and '.join(sorted(moments))}: stated as fp32")
+    if (main := options.text("main-params-dtype")) not in (None, "fp32"):
+        options.say(f"main-params-dtype {main}: stated as fp32")
 
 
 def _arguments(text: str) -> Iterator[tuple[str, str]]:
@@ -117,20 +128,26 @@ def _model(options: Options) -> str | None:
     sizes["head_dim"] = options.whole("kv-channels")
     experts = options.whole("num-experts")
     normalised = options.text("normalization") == "rmsnorm"
-    options.take("untie-embeddings-and-output-weights")
-    options.take("disable-bias-linear")
-    options.take("qk-layernorm")
-    dropout = options.take("attention-dropout"), options.take("hidden-dropout")
+    untied = options.is_on("untie-embeddings-and-output-weights")
+    like_gpt = experts is None and not (gated and normalised)
+    if untied == like_gpt:
+        ours, other = ("tied to", "untied from") if untied else ("untied from", "tied to")
+        options.say(f"embedding {other} the head: stated as {ours} it")
+    if options.is_on("qk-layernorm"):
+        options.say("qk-layernorm")
+    dropout, after = options.number("attention-dropout"), options.number("hidden-dropout")
+    if dropout != after:
+        options.say(f"hidden-dropout {after}: stated as attention-dropout, {dropout}")
+    sizes["dropout"] = dropout
     if experts is not None:
         return model_string("moe", {**_without(sizes, "ffn"), **_experts(options, experts, inner)})
-    if gated and normalised:
+    if not like_gpt:
         return model_string("llama", sizes)
     if gated or normalised or groups is not None:
         options.say("a block that is neither GPT-2's nor Llama's: stated as GPT-2's")
     backend = options.text("attention-backend")
     fused = options.is_on("use-flash-attn") or backend in ("flash", "fused", "auto")
     sizes["attention"] = "flash" if fused else None
-    sizes["dropout"] = dropout[0]
     return model_string("gpt", _without(sizes, "kv_heads", "head_dim"))
 
 
@@ -208,7 +225,6 @@ def _memory(options: Options) -> None:
         options.state("zero", _SHARDING[sharding])
     elif options.is_on("use-distributed-optimizer"):
         options.state("zero", 1)
-    options.take("use-megatron-fsdp")
     granularity = options.text("recompute-granularity")
     if options.is_on("recompute-activations"):
         granularity = "selective"
@@ -225,11 +241,8 @@ def _precision(options: Options) -> None:
     """State in what linear layers multiply."""
     recipe = options.text("fp8-recipe") or "delayed"
     if options.text("fp4-format") is not None:
-        options.take("fp4-recipe")
         options.state("precision", "nvfp4")
     elif options.text("fp8-format") is not None:
-        options.take("fp8-amax-history-len")
-        options.take("fp8-amax-compute-algo")
         if recipe in _RECIPES:
             options.state("precision", _RECIPES[recipe])
         else:
@@ -237,10 +250,11 @@ def _precision(options: Options) -> None:
         if options.is_on("fp8-param-gather"):
             options.state("fp8_primary_weights", True)
             options.state("fp8_param_gather", recipe != "mxfp8")
-    if options.is_on("grad-reduce-in-bf16"):
-        options.state("gradient_dtype", "bf16")
-    if options.is_on("accumulate-allreduce-grads-in-fp32"):
-        options.state("accumulation_dtype", "fp32")
+    # Each is what the buffer of gradients is allocated in, not only what goes over the network.
+    narrow = options.is_on("grad-reduce-in-bf16") or options.text("main-grads-dtype") == "bf16"
+    wide = options.is_on("accumulate-allreduce-grads-in-fp32")
+    if narrow or wide:
+        options.state("accumulation_dtype", "bf16" if narrow else "fp32")
     if options.is_on("no-gradient-accumulation-fusion"):
         options.state("fused_accumulation", False)
 
@@ -248,7 +262,6 @@ def _precision(options: Options) -> None:
 def _communication(options: Options) -> None:
     """State what runs beside compute, and what sends tokens to their experts."""
     reduced = options.is_on("overlap-grad-reduce")
-    options.take("overlap-param-gather")
     overlap = "data" if reduced else "none"
     if options.is_on("overlap-moe-expert-parallel-comm"):
         overlap = "experts"

@@ -50,6 +50,22 @@ class Options:
         except ValueError:
             raise InputError(f"{name} is {shown(text)}, but it must be a whole number.") from None
 
+    def number(self, name: str) -> float | None:
+        """Return a number, ``None`` where it is not stated.
+
+        Raises
+        ------
+        InputError
+            If it is none.
+        """
+        text = self.text(name)
+        if text is None:
+            return None
+        try:
+            return float(text)
+        except ValueError:
+            raise InputError(f"{name} is {shown(text)}, but it must be a number.") from None
+
     def positive(self, name: str, default: int = 1) -> int:
         """Return a number of things, at least 1.
 
@@ -89,6 +105,24 @@ class Options:
         """State a column of the row."""
         text = str(value).lower() if isinstance(value, bool) else str(value)
         self.row[column] = text
+
+    def state_model(self, model: str | None, described: str, sequence: str) -> None:
+        """State the model, and the tokens of a sample.
+
+        Parameters
+        ----------
+        model
+            By its name or shape; ``None`` where neither is known.
+        described
+            What the configuration says of it, in words.
+        sequence
+            The option that says how many tokens.
+        """
+        if model is None:
+            self.say(f"{described}: name one with --model")
+        self.state("model", model or "")
+        if (tokens := self.whole(sequence)) is not None:
+            self.state("sequence", tokens)
 
     def imported(self) -> ImportedConfig:
         """Return what was found, with what nobody took."""

@@ -18,6 +18,27 @@ _SHAPES = {
     ("qwen3", "235b-a22b"): "qwen3-235b-a22b",
 }
 """Names of this project by name and flavour of a model (``torchtitan/models/*/__init__.py``)."""
+_EARLIER = {
+    **{
+        f"training.{name}": f"parallelism.{name}"
+        for name in (
+            "data_parallel_replicate_degree",
+            "data_parallel_shard_degree",
+            "tensor_parallel_degree",
+        )
+    },
+    **{
+        f"experimental.{name}": f"parallelism.{name}"
+        for name in (
+            "context_parallel_degree",
+            "pipeline_parallel_degree",
+            "pipeline_parallel_schedule",
+            "enable_async_tensor_parallel",
+        )
+    },
+    **{"training.batch_size": "training.local_batch_size", "training.compile": "compile.enable"},
+}
+"""Names of today by those of earlier releases."""
 _SCHEDULES = {"1f1b": "1f1b", "gpipe": "gpipe", "interleaved1f1b": "interleaved"}
 
 
@@ -38,16 +59,13 @@ def read_torchtitan_config(
     InputError
         If it has none of the sections, or a value is not allowed.
     """
-    options = Options("torchtitan", dict(_flat(document, "")))
+    stated = {_EARLIER.get(name, name): value for name, value in _flat(document, "")}
+    options = Options("torchtitan", stated)
     name, flavour = options.text("model.name"), options.text("model.flavor")
     if name is None and options.take("training.seq_len") is None:
         raise InputError("There is no section [model] or [training] of torchtitan.")
     known = _SHAPES.get((name or "", flavour or ""))
-    if known is None and model is None:
-        options.say(f"the model {name} {flavour}: name one with --model")
-    options.state("model", model or known or "")
-    if (sequence := options.whole("training.seq_len")) is not None:
-        options.state("sequence", sequence)
+    options.state_model(model or known, f"the model {name} {flavour}", "training.seq_len")
     _degrees(options)
     _blocks(options)
     return options.imported()
@@ -81,12 +99,16 @@ def _degrees(options: Options) -> None:
     if shards > 0:
         options.state("data", copies * shards)
         options.state("devices", copies * shards * stages * tensor * context)
+    kept = options.text("parallelism.fsdp_reshard_after_forward") or "default"
     if shards != 1:
-        options.state("zero", 3)
-        if copies > 1:
-            options.say(f"data_parallel_replicate_degree {copies}: weights shared out among all")
+        # By default weights stay gathered in a pipeline (models/llama3/infra/parallelize.py).
+        options.state("zero", 2 if kept == "never" or (kept == "default" and stages > 1) else 3)
+    if shards != 1 and copies > 1:
+        if shards > 0 and expert == 1:
+            options.state("zero_group", shards * context)
+        else:
+            options.say(f"data_parallel_replicate_degree {copies}: shared out among all replicas")
     local = options.whole("training.local_batch_size")
-    local = local if local is not None else options.whole("training.batch_size")
     size = options.whole("parallelism.pipeline_parallel_microbatch_size", 1)
     microbatch = size if stages > 1 else local
     if microbatch is not None:
@@ -108,18 +130,26 @@ def _degrees(options: Options) -> None:
 
 def _blocks(options: Options) -> None:
     """State how blocks run: compiled or not, what runs again, and in how many bits."""
-    compiled = options.is_on("compile.enable") or options.is_on("training.compile")
+    compiled = options.is_on("compile.enable")
     options.state("software", "torchtitan-compiled" if compiled else "torchtitan-eager")
-    options.take("optimizer.name")
     if options.text("optimizer.implementation") == "fused":
         options.state("optimizer", "adam")
     if options.is_on("parallelism.enable_async_tensor_parallel"):
         options.state("overlap", "all")
     mode = options.text("activation_checkpoint.mode") or "selective"
     kind = options.text("activation_checkpoint.selective_ac_option")
-    options.state("recompute", mode if mode in ("none", "selective", "full") else "selective")
+    if mode in ("none", "selective", "full"):
+        options.state("recompute", mode)
+    else:
+        options.say(f"activation_checkpoint.mode {mode}: left open")
     if mode == "selective" and kind not in (None, "op"):
         options.say(f"selective_ac_option {kind}: stated as op")
+    if options.is_on("training.enable_cpu_offload"):
+        options.say("training.enable_cpu_offload")
+    if (multiplied := options.text("training.mixed_precision_param")) not in (None, "bfloat16"):
+        options.say(f"training.mixed_precision_param {multiplied}: stated as bfloat16")
+    if options.text("training.mixed_precision_reduce") == "bfloat16":
+        options.state("gradient_dtype", "bf16")
     converters = options.take("model.converters")
     listed = [str(each) for each in converters] if isinstance(converters, list) else []
     sections = ("quantize.linear.float8", "float8")

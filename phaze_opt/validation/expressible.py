@@ -1,28 +1,29 @@
 """How many published training runs can be expressed, and why the others cannot.
 
-A run that `phaze_opt.validation.runs` compares is expressed; where its source leaves the microbatch
-or the chunks of its pipeline open, the fastest of their values is compared. A run of
-``unexpressed.csv`` is *undetermined* where only its publication is why: the program can express
-every value of what is left open, but which one ran is not known. It is *inexpressible* where the
-program lacks something, whatever else is open. Nothing is predicted here.
+A run that `phaze_opt.validation.runs` compares is expressed; where its source leaves options
+open (`OPEN_COLUMNS`), the fastest of their values is compared. A run of ``unexpressed.csv`` is
+*undetermined* where only its publication is why: the program can express every value of what is
+left open, but which one ran is not known. It is *inexpressible* where the program lacks something,
+whatever else is open. Nothing is predicted here.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass
-from importlib import resources
-from typing import Any, Literal
+from itertools import chain
+from typing import Literal
 
 from phaze_opt.codec import data_rows, data_table
-from phaze_opt.validation.measured import UnexpressedRow, unexpressed_rows
+from phaze_opt.validation.measured import (
+    OPEN_COLUMNS,
+    TRAINING_FILES,
+    UnexpressedRow,
+    unexpressed_rows,
+)
 
 ReasonKind = Literal["program", "publication"]
 """Whether the program lacks something, or the publication leaves something open."""
-
-_OPEN_COLUMNS = ("microbatches", "interleave")
-"""Columns that list several values where the source leaves them open."""
 
 
 @dataclass(frozen=True)
@@ -99,8 +100,11 @@ def count_expressible() -> Expressible:
     stated = data_table("validation", "expressible.toml")
     earlier, open_reasons = stated["earlier"], frozenset(stated["open"]["reasons"])
     counts: dict[str, Counter[str]] = {}
-    for row in _compared():
-        several = any(len(row[column].split()) > 1 for column in _OPEN_COLUMNS)
+    # By their names: so are the publications shown.
+    for row in chain.from_iterable(
+        data_rows("validation", name) for name in sorted(TRAINING_FILES)
+    ):
+        several = any(len(row.get(column, "").split()) > 1 for column in OPEN_COLUMNS.values())
         kind = "compared_over_options" if several else "compared"
         counts.setdefault(row["table"], Counter())[kind] += 1
     reasons: Counter[str] = Counter()
@@ -127,12 +131,3 @@ def count_expressible() -> Expressible:
 def reasons_of(row: UnexpressedRow) -> tuple[str, ...]:
     """Return the reasons of a row that is not compared."""
     return tuple([reason.strip() for reason in row.reason.split(";")])
-
-
-def _compared() -> Iterator[dict[str, Any]]:
-    """Yield the runs of all files of them, in the order of their names."""
-    folder = resources.files("phaze_opt.validation").joinpath("data")
-    files = (path.name for path in folder.iterdir())
-    for name in sorted(files):
-        if name.startswith("training") and name.endswith(".csv"):
-            yield from data_rows("validation", name)

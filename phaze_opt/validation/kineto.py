@@ -136,7 +136,7 @@ def _read(path: Path) -> tuple[list[tuple[str, int, float]], dict[int, _Call]]:
         name = str(event.get("name", ""))
         if kind == "kernel":
             kernels.append((name, number, _seconds(event.get("dur"), path)))
-        elif "Input Dims" in arguments or "Input dims" in arguments:
+        elif number >= 0 and ("Input Dims" in arguments or "Input dims" in arguments):
             shapes = arguments.get("Input Dims", arguments.get("Input dims"))
             calls[number] = _Call(name, *_operands(shapes, arguments.get("Input type")))
     if not kernels:

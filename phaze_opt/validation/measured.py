@@ -9,6 +9,19 @@ from typing import Literal
 
 from phaze_opt.codec import data_rows
 
+TRAINING_FILES = (
+    *("training.csv", "training_experts.csv", "training_context.csv"),
+    *("training_kept.csv", "training_adapters.csv"),
+)
+"""Published training runs, in the order in which their tables are shown."""
+OPEN_COLUMNS: Mapping[str, str] = {
+    **{"microbatch": "microbatches", "interleave": "interleave"},
+    **{"recompute": "recompute", "dispatcher": "dispatcher"},
+}
+"""Options that a run may leave open, and the column that lists their values."""
+NOTES = ("case", "source", "trust", "repeats", "note")
+"""Columns of a file of a user that say something for a person."""
+
 
 @dataclass(frozen=True)
 class ValidationRow:
@@ -76,7 +89,7 @@ class ValidationRow:
 
 @dataclass(frozen=True)
 class ValidationTable:
-    """All rows of one kind on one accelerator; ``unit`` is ``s`` or ``B``, ``1`` of a ratio.
+    """All rows of one kind on one accelerator; ``unit`` is ``s``, ``B`` or ``ratio``.
 
     ``minor`` tables say little: of one or two rows, of operators too small to show a chip, or of a
     measurement that a better one contradicts.

@@ -11,10 +11,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple, cast
 
-from phaze_opt.calibration.expert_layers import (
-    estimate_expert_layer,
-    row_bytes_of,
-)
+from phaze_opt.calibration.expert_layers import estimate_expert_layer, row_bytes_of
 from phaze_opt.calibration.measured_files import (
     ATTENTION_COLUMNS,
     EXPERT_COLUMNS,
@@ -27,7 +24,7 @@ from phaze_opt.calibration.measured_files import (
 )
 from phaze_opt.choices import CollectiveName
 from phaze_opt.codec import from_text
-from phaze_opt.errors import InputError
+from phaze_opt.errors import InputError, unknown_name
 from phaze_opt.estimator.single import estimate_attention, estimate_gemm, estimate_vector
 from phaze_opt.hardware.accelerator import Accelerator
 from phaze_opt.hardware.kernels import with_kernel
@@ -36,7 +33,7 @@ from phaze_opt.network.estimate import estimate_collective
 from phaze_opt.network.presets import load_cluster
 from phaze_opt.precision import AttentionPrecision
 from phaze_opt.user_files import CsvRow, number_cell, read_rows, whole_cell
-from phaze_opt.validation.measured import ValidationRow, ValidationTable
+from phaze_opt.validation.measured import NOTES, ValidationRow, ValidationTable
 from phaze_opt.workload.graph import Gemm
 
 
@@ -49,6 +46,8 @@ class _Kind(NamedTuple):
         In plural.
     columns
         By which a file is known, all needed.
+    optional
+        Columns that it may have too.
     where
         The column that names the chip or the network.
     predict
@@ -57,6 +56,7 @@ class _Kind(NamedTuple):
 
     name: str
     columns: tuple[str, ...]
+    optional: tuple[str, ...]
     where: str
     predict: Callable[[CsvRow], tuple[str, float]]
 
@@ -91,6 +91,8 @@ def validate_own_operators(path: Path) -> list[ValidationTable]:
     def one(row: CsvRow) -> tuple[str, ValidationRow]:
         if not kinds:
             kinds.append(_kind_of(row))
+        if None in row:
+            raise InputError("The line has more cells than the first line has columns.")
         (kind,) = kinds
         place = (row.get(kind.where) or "").strip()
         if not place:
@@ -117,9 +119,13 @@ def validate_own_operators(path: Path) -> list[ValidationTable]:
 
 
 def _kind_of(row: Mapping[str, object]) -> _Kind:
-    """Return the kind whose columns a file has."""
+    """Return the kind whose columns a file has, and no others."""
     for kind in _KINDS:
         if all(column in row for column in kind.columns):
+            allowed = (*kind.columns, *kind.optional, kind.where, *_COMMON)
+            for column in filter(None, row):
+                if column not in allowed:
+                    raise unknown_name(f"column of {kind.name}", column, allowed)
             return kind
     known = "; ".join(",".join(kind.columns) for kind in _KINDS)
     raise InputError(f"The columns are of no kind of operator; the kinds have {known}.")
@@ -157,7 +163,7 @@ def _vector(row: CsvRow) -> tuple[str, float]:
 def _attention(row: CsvRow) -> tuple[str, float]:
     """Predict a fused attention core."""
     shape, backward = read_attention_shape(row), read_switch(row, "backward", False)
-    text = (row.get("precision") or "bf16").strip()
+    text = (row.get("precision") or "bf16").strip().lower()
     precision = cast(AttentionPrecision, from_text(text, AttentionPrecision, "precision"))
     estimate = estimate_attention(
         shape,
@@ -189,9 +195,23 @@ def _collective(row: CsvRow) -> tuple[str, float]:
 
 
 _KINDS = (
-    _Kind("products", ("m", "n", "k"), "accelerator", _product),
-    _Kind("vector operators", ("op", "rows", "columns"), "accelerator", _vector),
-    _Kind("attention", ATTENTION_COLUMNS, "accelerator", _attention),
-    _Kind("experts", EXPERT_COLUMNS, "accelerator", _experts),
-    _Kind("collectives", ("kind", "devices", "bytes"), "cluster", _collective),
+    _Kind(
+        "products",
+        ("m", "n", "k"),
+        ("batch", "layout", "precision", "sustained"),
+        "accelerator",
+        _product,
+    ),
+    _Kind("vector operators", ("op", "rows", "columns"), (), "accelerator", _vector),
+    _Kind(
+        "attention",
+        ATTENTION_COLUMNS,
+        ("head_dim_v", "window", "causal", "backward", "kernel", "precision", "sustained"),
+        "accelerator",
+        _attention,
+    ),
+    _Kind("experts", EXPERT_COLUMNS, ("precision",), "accelerator", _experts),
+    _Kind("collectives", ("kind", "devices", "bytes"), (), "cluster", _collective),
 )
+_COMMON = ("latency_s", "call_overhead_us", *NOTES)
+"""Columns that a file of any kind may have."""

@@ -25,7 +25,7 @@ from phaze_opt.errors import InputError, PhazeError, unknown_name
 from phaze_opt.limits import is_finite
 from phaze_opt.training import Training
 from phaze_opt.user_files import CsvRow, read_rows
-from phaze_opt.validation.measured import ValidationRow, ValidationTable
+from phaze_opt.validation.measured import NOTES, ValidationRow, ValidationTable
 from phaze_opt.validation.stated_run import EvaluatedRun, evaluate_stated_run
 
 _NEEDED = ("model", "accelerator", "cluster", "global_batch")
@@ -33,8 +33,6 @@ _PLACES = (
     *("pipeline", "data", "tensor", "devices", "sequence"),
     *("attention_kernel", "software", "fusion", "lora_rank", "lora_targets"),
 )
-_NOTES = ("case", "source", "trust", "repeats", "note")
-"""Columns that say something for a person."""
 _MEMORY = {"measured_memory_bytes": 1.0, "measured_memory_gib": 2.0**30}
 _TIMES = (
     *("measured_s", "samples_per_s", "tokens_per_s"),
@@ -154,6 +152,9 @@ def _own_run(row: CsvRow) -> OwnRun:
     if not stated or len(times) > 1:
         found = " and ".join(times) or "nothing"
         raise InputError(f"A run states one of {', '.join(_TIMES)}, but here {found} is stated.")
+    sizes = [name for name in stated if name in _MEMORY]
+    if len(sizes) > 1:
+        raise InputError(f"{' and '.join(sizes)} are stated, but a run has one of them.")
     measured = {name: _positive(name, cells[name]) for name in stated}
     run = evaluate_stated_run(_options(cells))
     common = ValidationRow(
@@ -177,10 +178,9 @@ def _own_run(row: CsvRow) -> OwnRun:
             predicted_range=_range_s(run),
             closest=_closest(run, measured_s),
         )
-    for name, unit_bytes in _MEMORY.items():
-        if name in measured:
-            measured_bytes = measured[name] * unit_bytes
-            memory = replace(common, measured=measured_bytes, predicted=run.reserved_bytes)
+    for name in sizes:
+        measured_bytes = measured[name] * _MEMORY[name]
+        memory = replace(common, measured=measured_bytes, predicted=run.reserved_bytes)
     return OwnRun(cells["accelerator"], time, memory)
 
 
@@ -219,7 +219,7 @@ def _options_of_a_run() -> frozenset[str]:
 @functools.cache
 def _columns() -> frozenset[str]:
     """Return all columns that a row may have."""
-    return frozenset((*_options_of_a_run(), *_NOTES, *_MEMORY, *_TIMES))
+    return frozenset((*_options_of_a_run(), *NOTES, *_MEMORY, *_TIMES))
 
 
 def _positive(name: str, text: str) -> float:
@@ -249,8 +249,14 @@ def _options(cells: Mapping[str, str]) -> dict[str, str]:
     else:
         replica = _whole("global_batch", options["global_batch"]) // _whole("data", options["data"])
         options["microbatches"] = " ".join(map(str, _microbatches(max(replica, 1))))
-    options.setdefault("recompute", "selective" if "recompute_parts" in options else _RECOMPUTES)
-    if _whole("expert_parallel", options.get("expert_parallel", "1")) > 1:
+    if "recompute_parts" in options:
+        options.setdefault("recompute", "selective")
+    elif options.get("offload_parts", "layer") != "layer":
+        options.setdefault("recompute", "none full")
+    options.setdefault("recompute", _RECOMPUTES)
+    # Rows of a fixed number go through NCCL only.
+    fixed = from_text(options.get("expert_capacity", "0"), float, "expert_capacity") != 0.0
+    if not fixed and _whole("expert_parallel", options.get("expert_parallel", "1")) > 1:
         options.setdefault("dispatcher", _DISPATCHERS)
     return options
 

@@ -15,13 +15,9 @@ from collections.abc import Callable
 from typing import Literal
 
 from phaze_opt.codec import data_rows
-from phaze_opt.validation.measured import ValidationRow, ValidationTable
+from phaze_opt.validation.measured import TRAINING_FILES, ValidationRow, ValidationTable
 from phaze_opt.validation.stated_run import EvaluatedRun, evaluate_stated_run
 
-_FILES = (
-    *("training.csv", "training_experts.csv", "training_context.csv"),
-    *("training_kept.csv", "training_adapters.csv"),
-)
 _MEASURED = ("measured_s", "measured_memory_bytes")
 _NOT_OPTIONS = ("table", "case", "trust", "repeats", "source", *_MEASURED)
 """Columns that say something of the measurement, not of how the model ran."""
@@ -48,7 +44,9 @@ def _tables(
 ) -> list[ValidationTable]:
     """Evaluate the runs for which a column holds a measured value."""
     grouped: dict[tuple[str, str], list[dict[str, str]]] = {}
-    for row in itertools.chain.from_iterable(data_rows("validation", name) for name in _FILES):
+    for row in itertools.chain.from_iterable(
+        data_rows("validation", name) for name in TRAINING_FILES
+    ):
         if row[column]:
             grouped.setdefault((row["table"] + _kind_of(row), row["accelerator"]), []).append(row)
     tables = []

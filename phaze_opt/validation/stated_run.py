@@ -31,14 +31,9 @@ from phaze_opt.scheduling.schedule_problem import Schedule
 from phaze_opt.software import SOFTWARE, Software
 from phaze_opt.training import Training
 from phaze_opt.units import format_bytes
+from phaze_opt.validation.measured import OPEN_COLUMNS
 from phaze_opt.validation.reserved import kept_bytes
 from phaze_opt.workload.zoo import load_workload
-
-OPEN_COLUMNS: Mapping[str, str] = {
-    **{"microbatch": "microbatches", "interleave": "interleave"},
-    **{"recompute": "recompute", "dispatcher": "dispatcher"},
-}
-"""Options that a run may leave open, and the column that lists their values."""
 
 _SIXTEEN_BITS = ("16-bit", "fp16", "bf16")
 _ROOMY_BYTES = 2.0**50

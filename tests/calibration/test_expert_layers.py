@@ -6,11 +6,13 @@ import pytest
 from phaze_opt.calibration.expert_layers import (
     ExpertCalls,
     ExpertLayer,
+    estimate_expert_layer,
     fit_expert_layers,
     row_bytes_of,
 )
 from phaze_opt.calibration.products import products_graph, products_s
 from phaze_opt.codec import data_rows, data_table
+from phaze_opt.errors import InputError
 from phaze_opt.hardware.presets import load_accelerator
 from phaze_opt.validation.expert_layers import expert_layer
 from phaze_opt.workload.graph import Gemm
@@ -29,6 +31,16 @@ def test_a_fit_finds_the_traffic_again() -> None:
     measured_s = ExpertCalls(LAYERS, chip).seconds({"row_bytes": 10.0})
     (found,) = fit_expert_layers(LAYERS, measured_s, chip).constants
     assert found.value == pytest.approx(10.0, rel=1e-3)
+
+
+@pytest.mark.parametrize("sizes", [(2**30, 2**30, 2**30, 1, 1), (1, 1, 2**30, 2**30, 2**40)])
+def test_layers_that_no_number_holds_are_refused(sizes: tuple[int, int, int, int, int]) -> None:
+    """By the work of their products, whatever each size is alone."""
+    with pytest.raises(InputError, match="work of a product"):
+        ExpertLayer(*sizes)
+    largest = ExpertLayer(2**20, 2**19, 2**19, 1, 1)
+    seconds = estimate_expert_layer(largest, load_accelerator("h100"), 8.0).latency_s
+    assert 0.0 < seconds < np.inf
 
 
 def test_one_expert_without_traffic_is_a_dense_layer() -> None:

@@ -54,6 +54,80 @@ def test_what_is_said_of_torchtitan_and_maxtext() -> None:
     assert (maxtext["global_batch"], maxtext["precision"]) == ("256", "int8")
 
 
+MEGATRON = "--num-layers 4 --hidden-size 256 --num-attention-heads 4 --seq-length 128 "
+TITAN = '[model]\nname = "llama3"\nflavor = "8B"\n[training]\nlocal_batch_size = 2\n'
+MAXTEXT = "model_name: mixtral-8x7b\nper_device_batch_size: 2\nici_fsdp_parallelism: 8\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "stated"),
+    [
+        ("a.sh", MEGATRON + "--grad-reduce-in-bf16", {"accumulation_dtype": "bf16"}),
+        ("a.sh", MEGATRON + "--main-grads-dtype bf16", {"accumulation_dtype": "bf16"}),
+        (
+            "a.sh",
+            MEGATRON + "--exp-avg-dtype bf16 --exp-avg-sq-dtype bf16",
+            {"optimizer": "adam-bf16"},
+        ),
+        ("a.toml", TITAN + "data_parallel_shard_degree = 4\ntensor_parallel_degree = 2\n"
+         "[experimental]\npipeline_parallel_degree = 2\n",
+         {"data": "4", "tensor": "2", "pipeline": "2", "devices": "16", "zero": "2"}),
+        ("a.toml", TITAN + "[parallelism]\ndata_parallel_shard_degree = 4\n"
+         "data_parallel_replicate_degree = 2\ncontext_parallel_degree = 2\n",
+         {"data": "8", "devices": "16", "zero": "3", "zero_group": "8"}),
+        ("a.toml", TITAN + 'mixed_precision_reduce = "bfloat16"\n', {"gradient_dtype": "bf16"}),
+        ("a.yml", MAXTEXT + "ici_expert_parallelism: 4\n",
+         {"data": "32", "devices": "32", "expert_parallel": "4", "global_batch": "64"}),
+        ("a.yml", MAXTEXT + "ici_context_parallelism: 4\n",
+         {"data": "8", "devices": "32", "microbatch": "8", "global_batch": "64"}),
+        ("a.yml", MAXTEXT + "dcn_data_parallelism: 2\n",
+         {"data": "16", "zero": "3", "zero_group": "8"}),
+        ("a.yml", MAXTEXT + "ici_pipeline_parallelism: 2\nnum_pipeline_microbatches: 4\n",
+         {"data": "8", "devices": "16", "microbatch": "1", "global_batch": "32"}),
+        ("a.yml", MAXTEXT + "sparse_matmul: false\ncapacity_factor: 1.25\nopt_type: sgd\n",
+         {"expert_capacity": "1.25", "optimizer": "sgd"}),
+        ("a.yml", "per_device_batch_size: 2\n", {"zero": "3", "data": None, "devices": None}),
+    ],
+)  # fmt: skip
+def test_what_is_stated(
+    name: str, text: str, stated: dict[str, str | None], tmp_path: Path
+) -> None:
+    """What the program can express is in the row, by the name of this release or of another."""
+    (tmp_path / name).write_text(text)
+    row = import_config(tmp_path / name).row
+    assert {column: row.get(column) for column in stated} == stated
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        ("a.sh", MEGATRON + "--qk-layernorm", "qk-layernorm"),
+        ("a.sh", MEGATRON + "--untie-embeddings-and-output-weights", "untied from the head"),
+        ("a.sh", MEGATRON + "--attention-dropout 0.1 --hidden-dropout 0", "hidden-dropout 0.0"),
+        ("a.sh", MEGATRON + "--exp-avg-dtype fp8", "moments in fp32 and fp8"),
+        ("a.sh", MEGATRON + "--main-params-dtype fp16", "main-params-dtype fp16"),
+        ("a.toml", TITAN + "enable_cpu_offload = true\n", "enable_cpu_offload"),
+        ("a.toml", TITAN + 'mixed_precision_param = "float32"\n', "mixed_precision_param float32"),
+        ("a.toml", TITAN + '[activation_checkpoint]\nmode = "memory_budget"\n', "left open"),
+        ("a.yml", MAXTEXT + "ici_tensor_parallelism: -1\n", "tensor of what is left"),
+        ("a.yml", MAXTEXT + "attention: dot_product\n", "attention dot_product"),
+        ("a.yml", MAXTEXT + "opt_type: muon\n", "opt_type muon"),
+        ("a.yml", MAXTEXT + "sparse_matmul: false\n", "without a capacity_factor"),
+    ],
+)
+def test_what_cannot_be_expressed_is_said(name: str, text: str, said: str, tmp_path: Path) -> None:
+    """Nothing that would change the time is left out without a word."""
+    (tmp_path / name).write_text(text)
+    assert said in "; ".join(import_config(tmp_path / name).unknown)
+
+
+def test_the_sequence_holds_for_a_model_that_is_given(tmp_path: Path) -> None:
+    """As every framework states it."""
+    (tmp_path / "a.sh").write_text(MEGATRON)
+    found = import_config(tmp_path / "a.sh", model="llama3-8b")
+    assert (found.row["model"], found.row["sequence"]) == ("llama3-8b", "128")
+
+
 @pytest.mark.parametrize(
     ("name", "text", "sentence"),
     [

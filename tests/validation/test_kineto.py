@@ -55,6 +55,15 @@ def trace(path: Path, events: object = EVENTS) -> Path:
     return path
 
 
+def test_a_kernel_without_a_number_is_of_no_call(tmp_path: Path) -> None:
+    """Though there is an operator without one too."""
+    events = [called(1, "aten::gelu", [[4096, 8192]]), kernel(1, "vectorized", 50.0)]
+    for event in events:
+        del event["args"]["External id"]
+    table, (left,) = validate_kineto_trace(trace(tmp_path / "a.json", events), "h100")
+    assert table is None and left.reason.startswith("started by no operator")
+
+
 def test_kernels_stand_beside_operators(tmp_path: Path) -> None:
     """Kernels of a call are summed, equal calls are one row, and nothing is left out unsaid."""
     table, left = validate_kineto_trace(trace(tmp_path / "a.json"), "h100")

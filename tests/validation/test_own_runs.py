@@ -79,6 +79,28 @@ def test_parts_that_run_again_are_selective_recompute(tmp_path: Path) -> None:
     assert tables[0][0].rows == tables[1][0].rows
 
 
+@pytest.mark.parametrize(
+    ("column", "value", "open_column", "choices"),
+    [
+        ("offload_parts", "attn_norm", "recompute", "none full"),
+        ("expert_capacity", "1.0", "dispatcher", "nccl"),
+    ],
+)
+def test_only_what_goes_together_is_tried(
+    column: str, value: str, open_column: str, choices: str, tmp_path: Path
+) -> None:
+    """Of what is open, choices that a stated option excludes."""
+    experts = "moe:layers=2,hidden=256,heads=4,sequence=128,vocab=1000,experts=8,top_k=2,"
+    row = {**STATED, "model": f'"{experts}expert_ffn=128"', "expert_parallel": "4"}
+    row = {**row, "dispatcher": "nccl", column: value, open_column: ""}
+    (table,) = validate_own_runs(written(tmp_path / "a.csv", row))
+    alone = []
+    for choice in choices.split():
+        (each,) = validate_own_runs(written(tmp_path / "b.csv", {**row, open_column: choice}))
+        alone.append(each.rows[0].predicted)
+    assert table.rows[0].predicted == min(alone)
+
+
 def test_many_rows_are_predicted_by_processes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -138,6 +160,7 @@ def test_names_of_frameworks_are_known(tmp_path: Path) -> None:
         ({"pipline": "2"}, "pipeline"),
         ({"zero": "yes"}, "zero is 'yes'"),
         ({"mbs": "2"}, "stated twice"),
+        ({"measured_memory_bytes": "1", "measured_memory_gib": "1"}, "a run has one of them"),
         ({"model": ""}, "model is empty"),
     ],
 )
@@ -185,6 +208,9 @@ def test_operators_are_predicted(text: str, tmp_path: Path) -> None:
         ("accelerator,m,n,k,latency_s\nh100,8,8,8,0\n", "latency_s is 0.0"),
         ("accelerator,m,n,k,latency_s,precision\nh100,8,8,8,1,fp9\n", "precision is 'fp9'"),
         ("accelerator,m,n,k,latency_s,call_overhead_us\nh100,8,8,8,1,-3\n", "call_overhead_us"),
+        ("accelerator,m,n,k,latency_s,cores\nh100,8,8,8,1,4\n", "'cores'"),
+        ("accelerator,op,rows,columns,latency_s,sustained\nh100,add,8,8,1,1\n", "'sustained'"),
+        ("accelerator,m,n,k,latency_s\nh100,8,8,8,1,4\n", "more cells"),
     ],
 )
 def test_operators_that_cannot_be_are_refused(text: str, sentence: str, tmp_path: Path) -> None:

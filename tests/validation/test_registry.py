@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import tomllib
 from collections import Counter
+from dataclasses import fields
 from importlib import resources
 from pathlib import Path
 
@@ -13,13 +14,17 @@ import pytest
 from phaze_opt.hardware.presets import accelerator_presets
 from phaze_opt.optimizers import OPTIMIZERS
 from phaze_opt.software import SOFTWARE
+from phaze_opt.training import Training
 from phaze_opt.validation.measured import (
+    OPEN_COLUMNS,
+    TRAINING_FILES,
     UnexpressedRow,
     ValidationRow,
     ValidationTable,
     unexpressed_rows,
 )
 from phaze_opt.validation.registry import GROUPS, PREDICTORS, validate
+from phaze_opt.validation.runs import _NOT_OPTIONS
 from phaze_opt.workload.zoo import load_workload
 
 DATA = Path(str(resources.files("phaze_opt"))) / "validation" / "data"
@@ -44,11 +49,6 @@ PUBLISHED = {
     "megatron-bridge-lora": 4,
 }
 """Rows of the tables of training runs as they were collected."""
-TRAINING = (
-    *("training.csv", "training_experts.csv", "training_context.csv", "training_kept.csv"),
-    "training_adapters.csv",
-)
-"""Files of training runs that are expressed."""
 BEST_PRODUCTS = 20
 """Rows of the table of fastest products, in two precisions."""
 
@@ -77,7 +77,7 @@ def test_every_data_file_says_who_measured_when_and_with_what(path: Path) -> Non
 
 def test_the_provenance_counts_the_rows_of_every_table() -> None:
     """Neither a row that is expressed nor one that is not can be lost."""
-    for name in (*TRAINING, "unexpressed.csv"):
+    for name in (*TRAINING_FILES, "unexpressed.csv"):
         provenance = tomllib.loads((DATA / name).with_suffix(".toml").read_text("utf-8"))
         counted = Counter(row["table"] for row in rows_of(name))
         assert {table: part["rows"] for table, part in provenance.items()} == counted
@@ -85,7 +85,7 @@ def test_the_provenance_counts_the_rows_of_every_table() -> None:
 
 def test_every_published_row_is_expressed_or_listed() -> None:
     """Every collected row of training is predicted or has a reason."""
-    files = *TRAINING, "unexpressed.csv"
+    files = *TRAINING_FILES, "unexpressed.csv"
     counts = Counter(row["table"] for name in files for row in rows_of(name))
     counts["best product"] += len(rows_of("best_product.csv"))
     assert counts == {**PUBLISHED, "best product": BEST_PRODUCTS}
@@ -97,6 +97,15 @@ def test_every_row_left_out_has_a_reason_and_a_name_of_its_own() -> None:
     assert len(rows) == len(rows_of("unexpressed.csv"))
     assert all(row.reason for row in rows)
     assert len({(row.table, row.case) for row in rows}) == len(rows)
+
+
+def test_columns_of_training_runs_are_options() -> None:
+    """A column that no run reads would be dropped silently; `attention` is for the reader."""
+    known = {*(each.name for each in fields(Training)), *OPEN_COLUMNS.values(), *_NOT_OPTIONS}
+    known |= {"model", "accelerator", "cluster", "pipeline", "data", "tensor", "software"}
+    known |= {"lora_rank", "lora_targets", "fusion", "attention"}
+    assert {path.name for path in DATA.glob("training*.csv")} == set(TRAINING_FILES)
+    assert all(set(row) <= known for name in TRAINING_FILES for row in rows_of(name))
 
 
 def test_options_of_training_runs_are_known_words() -> None:
