@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from phaze_opt.point import Point
     from phaze_opt.training import Training
     from phaze_opt.workload.graph import Workload
+    from phaze_opt.workload.trained import Trained
     from phaze_opt.workload.zoo import LoadWorkload
 
 
@@ -320,21 +321,14 @@ class PointOptions:
         """Name the point on one line."""
         known = workload.sequence > 1 and "sequence=" not in self.model
         sequence = f", sequence {workload.sequence:,}," if known else ""
-        training = self._training()
+        training, trained = self._training(), self.trained_parts
+        parts = "" if trained is None else f", {trained.words}"
         return (
             f"{self.model}{sequence} on {self.devices} × {self.accelerator}, {self.cluster}, "
             f"global batch {self.global_batch}, microbatch {self.microbatch}, "
             f"recompute {training.recompute_parts or training.recompute}, "
-            f"{training.optimizer}{self._narrow}{self._parts}"
+            f"{training.optimizer}{self._narrow}{parts}"
         )
-
-    @property
-    def _parts(self) -> str:
-        """Say what of the model is trained, where it is not all."""
-        from phaze_opt.workload.trained import trained_parts
-
-        trained = trained_parts(**self.trained)
-        return "" if trained is None else f", {trained.words}"
 
     @property
     def _narrow(self) -> str:
@@ -470,11 +464,16 @@ class PointOptions:
     @property
     def load_workload(self) -> LoadWorkload:
         """A function that loads the model under other options."""
-        from phaze_opt.workload.trained import trained_parts
         from phaze_opt.workload.zoo import model_loader
 
-        trained = trained_parts(**self.trained)
-        return model_loader(self.model, self.sequence, self.attention, trained)
+        return model_loader(self.model, self.sequence, self.attention, self.trained_parts)
+
+    @property
+    def trained_parts(self) -> Trained | None:
+        """What of the model is trained, where it is not all."""
+        from phaze_opt.workload.trained import trained_parts
+
+        return trained_parts(**self.trained)
 
     @property
     def trained(self) -> dict[str, Any]:
