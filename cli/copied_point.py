@@ -24,7 +24,7 @@ from phaze_opt.workload.zoo import tensor_degrees
 
 from .controls import controls
 from .output import read_assignments
-from .point import PointOptions
+from .point_options import PointOptions
 
 _PYTHON_NAMES = {"proof": "prove"}
 """Options that have another name in Python."""
