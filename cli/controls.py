@@ -18,7 +18,7 @@ from typer.models import OptionInfo
 
 from phaze_opt.errors import InputError, unknown_name
 
-from .point import PointOptions
+from .point_options import PointOptions
 
 ControlKind = Literal["choice", "switch", "whole", "number", "text", "list"]
 

@@ -20,12 +20,11 @@ from phaze_opt.spec.space import Space
 from phaze_opt.spec.study_spec import AreaSpec, ConstraintSpec, SearchSpec, StudySpec
 from phaze_opt.spec.template import sizes_around
 from phaze_opt.training import Training
-from phaze_opt.workload.trained import trained_parts
 from phaze_opt.workload.zoo import tensor_degrees
 
 from .controls import controls
 from .output import read_assignments
-from .point import PointOptions
+from .point_options import PointOptions
 
 _PYTHON_NAMES = {"proof": "prove"}
 """Options that have another name in Python."""
@@ -112,7 +111,7 @@ def as_study(options: PointOptions, point: Point) -> str:
         sequence=options.sequence,
         attention=options.attention,
         **options.trained,
-        tensor_parallel=tensor_degrees(options.model, trained_parts(**options.trained)),
+        tensor_parallel=tensor_degrees(options.model, options.trained_parts),
         placement="expert" if options.placement == "expert" else "solve",
         baselines=(options.accelerator,),
         space=Space(options.accelerator, **axes),

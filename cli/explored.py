@@ -29,7 +29,7 @@ from phaze_opt.workload.zoo import model_names, names_a_shape, tensor_degrees
 
 from .controls import stated_options
 from .copied_point import as_command, as_python, as_study
-from .point import PointOptions
+from .point_options import PointOptions
 
 FILE_OPTIONS = ("model", "accelerator", "cluster")
 """Options that may be the path of a file."""

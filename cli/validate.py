@@ -73,37 +73,20 @@ def validate(
     phaze-opt validate --expressible
     """
     if expressible:
-        if (
-            subject not in (None, "training")
-            or csv_file
-            or file
-            or rows
-            or every
-            or plot is not None
+        if subject not in (None, "training") or any(
+            (file, csv_file, accelerator, rows, every, plot)
         ):
             raise InputError(
                 "--expressible counts training runs and predicts nothing; leave out other groups, "
-                "files, --rows, --all and --plot."
+                "files, --accelerator, --rows, --all and --plot."
             )
         _show_expressible(as_json)
         return
-    from phaze_opt.validation import registry
-
     check_outputs(plot, force=force)
-    if subject == "trace":
-        if file is None or accelerator is None:
-            raise InputError("Give the file of the trace, and --accelerator.")
-        validations = [registry.validate_own_trace(file, accelerator)]
+    validations = _validations(subject, file, accelerator, csv_file)
+    if file is not None or csv_file is not None:
+        # Of one's own rows none says too little.
         rows = every = True
-    elif file is not None or accelerator is not None:
-        raise InputError("A file and --accelerator belong to phaze-opt validate trace.")
-    elif csv_file is not None:
-        validations = [registry.validate_own(subject, csv_file)]
-        rows = every = True
-    else:
-        validations = [
-            registry.validate(name) for name in ([subject] if subject else registry.GROUPS)
-        ]
     if plot is not None:
         from phaze_opt.report.validation import write_plot
 
@@ -113,6 +96,26 @@ def validate(
         print_json(_plain(validations))
     else:
         _show(validations, rows, every)
+
+
+def _validations(
+    subject: ValidationSubject | None,
+    file: Path | None,
+    accelerator: str | None,
+    csv_file: Path | None,
+) -> list[Validation]:
+    """Predict what is built in, or what a file of the user holds."""
+    from phaze_opt.validation import registry
+
+    if subject == "trace":
+        if file is None or accelerator is None or csv_file is not None:
+            raise InputError("Give the file of the trace and --accelerator, and no --csv.")
+        return [registry.validate_own_trace(file, accelerator)]
+    if file is not None or accelerator is not None:
+        raise InputError("A file and --accelerator belong to phaze-opt validate trace.")
+    if csv_file is not None:
+        return [registry.validate_own(subject, csv_file)]
+    return [registry.validate(name) for name in ([subject] if subject else registry.GROUPS)]
 
 
 def _show_expressible(as_json: bool) -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -277,6 +277,11 @@ def capture(
 
     check_outputs(output, force=force)
     if _FACTORY.fullmatch(model):
+        if lora_rank or lora_targets:
+            raise InputError(
+                "Adapters of a user's own module are those that it has itself, beside layers that "
+                "need no gradient; leave out --lora and --lora-targets."
+            )
         workload = _capture_user_module(
             model,
             tensor_parallel,
@@ -284,7 +289,7 @@ def capture(
             tokens_per_sample,
             sequence,
             sequence_parallel,
-            trained_options(frozen, lora_rank, lora_targets),
+            frozen or (),
         )
     else:
         if tokens_per_sample is not None:
@@ -315,16 +320,11 @@ def _capture_user_module(
     tokens_per_sample: int | None,
     sequence: int | None,
     sequence_parallel: bool,
-    trained: Mapping[str, Any],
+    frozen: Sequence[str],
 ) -> Workload:
     """Run the user's factory and capture what it makes."""
     from phaze_opt.workload.capture.user_module import capture as capture_module
 
-    if trained["lora_rank"] or trained["lora_targets"]:
-        raise InputError(
-            "Adapters of a user's own module are those that it has itself, beside layers that need "
-            "no gradient; leave out --lora and --lora-targets."
-        )
     if sequence_parallel:
         raise InputError(
             "A user's own module is captured with the whole sequence on every device, because how "
@@ -341,5 +341,5 @@ def _capture_user_module(
         microbatch=microbatch or (1,),
         tokens_per_sample=tokens_per_sample,
         tensor_parallel=tensor_parallel or (1,),
-        frozen=trained["frozen"],
+        frozen=frozen,
     )

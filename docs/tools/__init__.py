@@ -1,7 +1,8 @@
 """What builds and checks the documentation.
 
 - `references`: the pages that follow from the code: commands, study files, chips, networks, models,
-  accuracy, Python; `tables` writes their tables, and reads what a docstring says of its attributes.
+  Python; `tables` writes their tables, and reads what a docstring says of its attributes.
+- `measured`: the tables of accuracy, and of what can be expressed; `truth` keeps the README's.
 - `site`: hooks of mkdocs: adds these pages, notebooks and documents from elsewhere in the checkout.
 - `formulas`: fences of LaTeX as MathML.
 - `links`: where the links of Markdown files lead.

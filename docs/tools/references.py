@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, Literal, Union, get_args, get_origin, get
 
 import phaze_opt
 from docs.tools.tables import attributes, code, defaults, plain, table
-from phaze_opt.cost_model_version import COST_MODEL_VERSION
 from phaze_opt.hardware.accelerator import Accelerator
 from phaze_opt.hardware.chip_file import AcceleratorPreset
 from phaze_opt.hardware.fields import ALIASES, CALIBRATION, FIELD_TYPES, chip_values, in_units
@@ -26,7 +25,6 @@ from phaze_opt.network.cluster_file import LEVEL_ALIASES
 from phaze_opt.network.presets import cluster_presets
 from phaze_opt.optimizers import OPTIMIZERS
 from phaze_opt.precision import PRECISIONS, Precision
-from phaze_opt.report.validation import EXPRESSIBLE_HEAD, KIND_WORDS, expressible_rows
 from phaze_opt.software import SOFTWARE
 from phaze_opt.spec.axis_names import ORDER, TRAINING_NAMES, WORDS, kind_of
 from phaze_opt.spec.objectives import OBJECTIVES
@@ -40,9 +38,6 @@ from phaze_opt.spec.study_spec import (
     WorkloadSpec,
 )
 from phaze_opt.training import Training
-from phaze_opt.units import format_number
-from phaze_opt.validation.expressible import count_expressible
-from phaze_opt.validation.registry import GROUPS, validate
 from phaze_opt.workload.model_string import parse_model_string
 from phaze_opt.workload.zoo import model_config, model_names, tensor_degrees
 
@@ -373,53 +368,6 @@ def _degrees(name: str) -> str:
     return ", ".join(map(str, tensor_degrees(name)))
 
 
-def accuracy_rows(every: bool = False) -> list[tuple[str, ...]]:
-    """Return the summary of ``phaze-opt validate``, a row for each measured table.
-
-    Parameters
-    ----------
-    every
-        Whether tables that say little are there too.
-    """
-    tables = [table for group in GROUPS for table in validate(group).tables]
-    return [
-        (
-            measured.name,
-            measured.accelerator,
-            format_number(len(measured.rows)),
-            f"{measured.mean_absolute_error:.1%}",
-            f"{measured.bias:+.1%}",
-            f"{measured.worst_error:+.1%}",
-        )
-        for measured in tables
-        if every or not measured.minor
-    ]
-
-
-ACCURACY_HEAD = ("measured", "on", "rows", "mean abs. error", "bias", "worst")
-
-
-def accuracy_table() -> str:
-    """Write the table of `accuracy_rows`."""
-    note = f"By `phaze-opt validate`, cost model {COST_MODEL_VERSION}:\n"
-    return note + "\n" + table(ACCURACY_HEAD, accuracy_rows(), "<<>>>>")
-
-
-def expressible_table() -> str:
-    """Write how many published training runs of every table can be expressed."""
-    head = tuple(name.removeprefix(">") for name in EXPRESSIBLE_HEAD)
-    return table(head, expressible_rows(count_expressible()), "<>>>>>")
-
-
-def inexpressible_reasons() -> str:
-    """Write why training runs are not compared."""
-    rows = [
-        (each.reason, KIND_WORDS[each.kind], format_number(each.rows))
-        for each in count_expressible().reasons
-    ]
-    return table(("reason", "why", "rows"), rows, "<<>")
-
-
 def python() -> str:
     """Write directives for the public names; mkdocstrings puts their docstrings there."""
     lines = ["# Python\n", GENERATED, "`import phaze_opt as po` has these names.\n"]
@@ -438,10 +386,3 @@ PAGES: Mapping[str, Callable[[], str]] = {
     "reference/python.md": python,
 }
 """By path in the site."""
-
-PARTS: Mapping[str, Callable[[], str]] = {
-    "accuracy-table": accuracy_table,
-    "expressible-table": expressible_table,
-    "inexpressible-reasons": inexpressible_reasons,
-}
-"""Parts of other pages, which stand there as ``<!-- generated: NAME -->``."""

@@ -10,7 +10,8 @@ import nbformat
 from mkdocs.structure.files import File, Files
 
 from docs.tools.links import DOCUMENTS, FOLDER, ROOT, in_site, with_links
-from docs.tools.references import PAGES, PARTS
+from docs.tools.measured import PARTS
+from docs.tools.references import PAGES
 
 _PART = re.compile(r"<!-- generated: ([\w-]+) -->")
 

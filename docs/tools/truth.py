@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 
 from docs.tools.links import ROOT
-from docs.tools.references import accuracy_rows
+from docs.tools.measured import accuracy_rows
 
 README = ROOT / "README.md"
 _ROW = re.compile(r"^\| ([^|]*\(`([^`]+)`\)) \| ([\w-]+) \|.*\|$", re.MULTILINE)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import yaml
@@ -44,8 +45,9 @@ def import_config(
     InputError
         If it is Python, which is never executed, or none of these, or a value is not allowed.
     """
+    read = _reader(path)
     try:
-        found = _read(path, model)
+        found = read(model)
     except InputError as error:
         raise InputError(f"The {_WHAT} {path} is not valid: {error}") from None
     stated = {"accelerator": accelerator, "cluster": cluster, "devices": devices}
@@ -53,19 +55,19 @@ def import_config(
     return replace(found, row={**found.row, **given})
 
 
-def _read(path: Path, model: str | None) -> ImportedConfig:
-    """Read a file by its ending."""
+def _reader(path: Path) -> Callable[[str | None], ImportedConfig]:
+    """Read a file by its ending; return what makes a run of it, given the model or none."""
     if path.suffix == ".py":
         raise InputError(
-            "it is Python, which is never executed; import the arguments, TOML or YAML that it "
-            "leads to."
+            f"The {_WHAT} {path} is Python, which is never executed; import the arguments, TOML or "
+            "YAML that it leads to."
         )
     if path.suffix == ".toml":
-        return read_torchtitan_config(read_toml_file(path, _WHAT), model)
+        return partial(read_torchtitan_config, read_toml_file(path, _WHAT))
     if path.suffix in (".yml", ".yaml"):
-        return read_maxtext_config(_read_yaml(path), model)
+        return partial(read_maxtext_config, _read_yaml(path))
     text = read_file(path, _WHAT).decode("utf-8", errors="replace")
-    return read_megatron_arguments(text, model)
+    return partial(read_megatron_arguments, text)
 
 
 def _read_yaml(path: Path) -> Mapping[str, object]:
@@ -74,7 +76,7 @@ def _read_yaml(path: Path) -> Mapping[str, object]:
         document = yaml.safe_load(read_file(path, _WHAT))
     except (yaml.YAMLError, RecursionError, ValueError) as error:
         reason = " ".join(str(error).split())
-        raise InputError(f"it is no YAML: {reason}.") from None
+        raise InputError(f"The {_WHAT} {path} is no YAML: {reason}.") from None
     if not isinstance(document, dict) or not all(isinstance(key, str) for key in document):
-        raise InputError("it is no YAML of options by name.")
+        raise InputError(f"The {_WHAT} {path} is no YAML of options by name.")
     return document

@@ -153,10 +153,10 @@ def _evaluate_command(best: BestDesign, chip: str) -> str | None:
     given |= {"--sequence": sequence} if sequence is not None else {}
     given |= {"--attention": attention} if attention is not None else {}
     given |= {"--placement": spec.placement} if spec.placement != "solve" else {}
-    # No name that a command takes holds a control character; one in a damaged row ends no line.
     given |= {"--lora": spec.lora_rank} if spec.lora_rank else {}
     given |= {"--lora-targets": ",".join(spec.lora_targets)} if spec.lora_targets else {}
     pairs = [*given.items(), *(("--frozen", pattern) for pattern in spec.frozen)]
+    # No name that a command takes holds a control character; one in a damaged row ends no line.
     words = [f"{option} {shlex.quote(printable(str(value)))}" for option, value in pairs]
     return broken_command(["phaze-opt evaluate", *words, *stated])
 

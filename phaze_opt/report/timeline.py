@@ -140,9 +140,9 @@ def _microbatch_slices(done: Replay, index: int, stage: Stage) -> Iterator[_Slic
             args: Event = {"microbatch": microbatch, "chunk": chunk}
             if done.weight_start_s is not None:
                 end_s = backward_s + work.backward_s - work.weight_gradient_s
-                weight_s = float(done.weight_start_s[chunk, index, microbatch])
-                weighed_s = weight_s + work.weight_gradient_s - saving_s
-                yield "weight gradient", (weight_s, weighed_s), args
+                weights_s = float(done.weight_start_s[chunk, index, microbatch])
+                weights_end_s = weights_s + work.weight_gradient_s - saving_s
+                yield "weight gradient", (weights_s, weights_end_s), args
             yield "forward", (forward_s, forward_s + work.forward_s), args
             yield "recompute", (backward_s, recomputed_s), args
             yield "backward", (recomputed_s, end_s), args

@@ -257,7 +257,7 @@ def _as_it_may_have_run(options: Mapping[str, str], software: Software) -> Itera
         expert_capacity=(values.get("expert_capacity", 0.0),),
         sequence=from_text(options["sequence"], int, "sequence") if "sequence" in options else None,
         lora_rank=from_text(options.get("lora_rank", "0"), int, "lora_rank"),
-        lora_targets=options.get("lora_targets", "").split(),
+        lora_targets=options.get("lora_targets", "").replace(",", " ").split(),
     )
     fusion = software.fusion
     if "fusion" in options:

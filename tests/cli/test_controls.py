@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from phaze_opt.cli.controls import controls, stated_options
-from phaze_opt.cli.point import PointOptions, evaluate
+from phaze_opt.cli.point import evaluate
+from phaze_opt.cli.point_options import PointOptions
 
 from phaze_opt.errors import InputError
 

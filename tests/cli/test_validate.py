@@ -81,6 +81,8 @@ def test_own_runs_are_shown(phaze: Phaze, tmp_path: Path) -> None:
     assert shown.code == 0 and "range" in shown.out and "closest" in shown.out
     (table,) = phaze("validate", "training", "--csv", str(runs), "--json").json
     assert table.keys() == KEYS and table["rows"][0].keys() == ROW_KEYS
+    trace = phaze("validate", "trace", "t.json", "--accelerator", "h100", "--csv", str(runs))
+    assert trace.code == 2 and "no --csv" in trace.sentence
     refused = phaze("validate", "--csv", str(runs))
     assert (refused.code, refused.out) == (2, "") and "training" in refused.err
     assert phaze("validate", "training", "--csv", str(tmp_path / "none.csv")).code == 3
@@ -98,5 +100,6 @@ def test_published_runs_are_counted_by_whether_they_can_be_expressed(phaze: Phaz
     assert {each["kind"] for each in counted["reasons"]} == {"program", "publication"}
     shown = phaze("validate", "training", "--expressible").out
     assert f"{counted['expressible']} of {counted['rows']} can be expressed" in shown
-    for refused in (("memory",), ("--rows",), ("--all",), ("--plot", "plot.html")):
+    chip = ("--accelerator", "h100")
+    for refused in (("memory",), ("--rows",), ("--all",), ("--plot", "plot.html"), chip):
         assert phaze("validate", "--expressible", *refused).code == 2

@@ -156,6 +156,7 @@ def test_what_cannot_be_read_is_refused(
     with pytest.raises(InputError) as caught:
         import_config(tmp_path / name)
     assert sentence in str(caught.value)
+    assert str(caught.value).count(name) == 1
 
 
 @given(st.text(max_size=200))

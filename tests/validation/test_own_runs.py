@@ -48,6 +48,14 @@ def test_a_row_is_predicted_as_a_built_in_one(tmp_path: Path) -> None:
     assert (memory.name, memory.unit) == ("runs.csv memory", "B")
 
 
+def test_adapters_are_stated_as_in_the_command(tmp_path: Path) -> None:
+    """Their layers stand with commas, or with spaces."""
+    adapters = [{**STATED, "lora_rank": "4", "lora_targets": f'"linear_qkv{between}linear_fc2"'}
+                for between in (",", ", ", " ")]  # fmt: skip
+    (table,) = validate_own_runs(written(tmp_path / "runs.csv", *adapters))
+    assert len({row.predicted for row in table.rows}) == 1
+
+
 def test_what_is_open_is_tried(tmp_path: Path) -> None:
     """The fastest is the prediction; the range holds every choice that could be stated."""
     closed = [

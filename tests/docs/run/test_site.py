@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from docs.tools.links import ROOT
-from docs.tools.references import accuracy_rows
+from docs.tools.measured import accuracy_rows
 from docs.tools.truth import README, with_rows
 
 FETCHED = {"script": "src", "link": "href", "img": "src", "iframe": "src", "source": "src"}
