@@ -152,7 +152,7 @@ def test_changes_may_be_possible_together_only() -> None:
     point = CROWDED[-1]
     together = [
         fix
-        for fix in fixes(point, evaluated(point), tiny, {})
+        for fix in fixes(point, evaluated(point), load_tiny, {})
         if {"--zero 2", "--zero 3"} & {*fix.options}
     ]
     assert together
