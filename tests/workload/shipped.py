@@ -35,7 +35,7 @@ def shipped_configs() -> dict[str, TransformerConfig]:
         for name in model_names()
         for attention in attentions
         if attention == "flash" or not model_config(name).experts
-        if not model_config(name).pattern and name != "gemma3-12b"
+        if not model_config(name).pattern and not name.startswith("gemma")
     }
     with TemporaryDirectory() as folder:
         path = Path(folder) / "config.json"
