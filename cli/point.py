@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from phaze_opt.errors import InfeasibleError
+from phaze_opt.errors import InfeasibleError, InputError
 
 from .output import (
     ForceOption,
@@ -24,6 +24,17 @@ from .point_options import PointOptions
 if TYPE_CHECKING:
     from phaze_opt.evaluation import Evaluation
 
+DegradeOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="KEY=VALUE",
+        help="Also say what is left with slow-device=0.8 (speed of one device), link=0.5 or link.0="
+        "0.5 (bandwidth of one device's links, at the outermost level in use or at that one), "
+        "lost-node=1 (nodes that are gone). Repeat for more.",
+        show_default=False,
+    ),
+]
+
 
 @takes(PointOptions)
 def evaluate(
@@ -36,6 +47,10 @@ def evaluate(
             "file is for Perfetto.",
         ),
     ] = None,
+    degrade: DegradeOption = None,
+    spare_nodes: Annotated[
+        int, typer.Option(help="Nodes that stand by, to take the place of lost or degraded ones.")
+    ] = 0,
     force: ForceOption = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -43,19 +58,31 @@ def evaluate(
 
     Example: phaze-opt evaluate --model bert-large --accelerator tpuv4-lanes --set hbm_gib=80
     --cluster tpuv4-ici-flat --devices 1024 --global-batch 4096 --microbatch 4 --json
+
+    Example: phaze-opt evaluate --model bert-large --accelerator h100 --cluster dgx-h100
+    --devices 64 --global-batch 512 --microbatch 4 --degrade slow-device=0.8 --degrade lost-node=1
     """
+    from phaze_opt.degraded import Degradation
     from phaze_opt.evaluation import (
         evaluation_to_json_dict,
-        place_point,
+        place_on_slice,
+        with_degraded,
         with_range,
         with_recompute_solved,
     )
     from phaze_opt.point import cost_point
 
     check_outputs(timeline, force=force)
+    if spare_nodes and not degrade:
+        raise InputError(
+            f"--spare-nodes is {spare_nodes}, but nothing is degraded; give --degrade, for example "
+            "--degrade lost-node=1."
+        )
+    degradation = Degradation.of_texts(degrade, spare_nodes) if degrade else None
     point = with_recompute_solved(options.point())
     costed = cost_point(point)
-    evaluation = with_range(point, place_point(costed))
+    evaluation = with_degraded(*place_on_slice(costed), degradation)
+    evaluation = with_range(point, evaluation)
     # Before the answer is printed: whoever reads that may end before this does.
     if timeline is not None and evaluation.placement is not None:
         from phaze_opt.report.timeline import write_timeline

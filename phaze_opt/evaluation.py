@@ -18,6 +18,7 @@ from phaze_opt.checked import Named, check_fields, checked
 from phaze_opt.choices import AttentionKind, EvaluationPlotKind, FusionMode
 from phaze_opt.codec import from_builtins, to_builtins
 from phaze_opt.cost_model_version import COST_MODEL_VERSION as COST_MODEL_VERSION
+from phaze_opt.degraded import Degradation, Degraded, degraded
 from phaze_opt.errors import InfeasibleError, InputError
 from phaze_opt.garbage import collected_later
 from phaze_opt.hardware.accelerator import Accelerator
@@ -113,6 +114,8 @@ class Evaluation(PrintsAsTables, DrawsPlots):
         Time per batch on the fastest and on the slowest chips of the name, see
         `phaze_opt.hardware.ranges`; ``None`` if infeasible, if the chip states no range, and of the
         designs of a study and of `evaluate_many`, to which `with_range` adds it.
+    degraded
+        The run on a degraded cluster, where that was asked for and the whole one runs it.
     """
 
     feasible: bool
@@ -139,6 +142,7 @@ class Evaluation(PrintsAsTables, DrawsPlots):
     tdp_w: float | None = None
     recompute: str | None = None
     time_per_batch_range_s: tuple[float, float] | None = None
+    degraded: Degraded | None = None
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -222,6 +226,7 @@ def evaluate(
     lane_rate: float = 1.0,
     prove: bool = False,
     stages: StagesText | None = None,
+    degrade: Degradation | None = None,
 ) -> Evaluation:
     """Estimate, schedule and place one training run.
 
@@ -260,6 +265,8 @@ def evaluate(
     stages
         Layers of the pipeline stages of given degrees, ``(3, 4, 4, 3)`` or ``"3,4,4,3"``: repeated
         layers, or all with what stands before and after them. Even ones by default.
+    degrade
+        What is wrong with the cluster: adds the run as it stands there, and placed again.
 
     Returns
     -------
@@ -294,7 +301,9 @@ def evaluate(
         stages=stages,
     ).point
     point = with_recompute_solved(point, cache)
-    return with_range(point, evaluate_one(point, cache), cache)
+    costed, evaluation = place_on_slice(cost_point(point, cache), cache)
+    evaluation = with_degraded(costed, evaluation, degrade, cache)
+    return with_range(point, evaluation, cache)
 
 
 def with_recompute_solved(point: Point, cache: ScheduleCache | None = None) -> Point:
@@ -361,6 +370,39 @@ def with_range(
     ranged = object.__new__(Evaluation)
     ranged.__dict__.update(evaluation.__dict__, time_per_batch_range_s=deferred(find))
     return ranged
+
+
+def with_degraded(
+    costed: CostedPoint,
+    evaluation: Evaluation,
+    degradation: Degradation | None,
+    cache: ScheduleCache | None = None,
+) -> Evaluation:
+    """Add the run on a degraded cluster to an evaluation, if there is one that runs.
+
+    Parameters
+    ----------
+    costed, evaluation
+        As `place_on_slice` returns them.
+    degradation
+        What is wrong with the cluster.
+    cache
+        As for `evaluate`.
+
+    Raises
+    ------
+    InputError
+        As `phaze_opt.degraded.degraded`.
+    """
+    if degradation is None or evaluation.placement is None:
+        return evaluation
+
+    def solve(point: Point) -> tuple[CostedPoint, Placement | None]:
+        on_slice, found = place_on_slice(cost_point(point, cache), cache)
+        return on_slice, found.placement
+
+    own = degraded(costed, evaluation.placement, degradation, solve, cache)
+    return replace(evaluation, degraded=own)
 
 
 def point_ranges(point: Point) -> dict[PointRate, RateRange]:
@@ -588,6 +630,8 @@ def evaluation_to_json_dict(evaluation: Evaluation) -> dict[str, Any]:
             plain["placement"]["stages"], evaluation.placement.stages, strict=True
         ):
             stage["memory_bytes"]["total"] = source.memory_bytes.total
+    if evaluation.degraded is None:
+        del plain["degraded"]
     plain["bound_by_share"] = evaluation.bound_by_share
     plain["energy_j_per_batch"] = evaluation.energy_j_per_batch
     return plain

@@ -18,6 +18,7 @@ from phaze_opt.passes.layers import LayerEvaluation
 from phaze_opt.placement.placement_problem import Placement
 from phaze_opt.report.layout import add_row, grid, pairs, section, sentence, shortened
 from phaze_opt.report.words import (
+    degraded_facts,
     evaluation_facts,
     kind_words,
     neighbour_words,
@@ -55,6 +56,8 @@ def evaluation_tables(evaluation: Evaluation, title: str = "") -> RenderableType
                 time_table(evaluation.time_breakdown_s, evaluation.time_per_batch_s),
             ),
         ]
+    if evaluation.degraded is not None:
+        parts.append(section("Degraded", _head_table(degraded_facts(evaluation.degraded))))
     return Group(*parts)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from phaze_opt.degraded import Degraded, DegradedRun
 from phaze_opt.evaluation import Evaluation
 from phaze_opt.explanation.assumptions import BindingAssumption
 from phaze_opt.hardware.accelerator import Accelerator
@@ -16,6 +17,9 @@ from phaze_opt.units import counted, format_bytes, format_number, format_seconds
 
 if TYPE_CHECKING:
     from phaze_opt.study.proving import PassProofs  # whose module opens databases
+
+_MOST_STAGES = 16
+"""Stages of a longer pipeline are not listed in a sentence."""
 
 RESOURCE_WORDS = {
     "compute": "tensor cores",
@@ -167,6 +171,28 @@ def evaluation_facts(evaluation: Evaluation) -> list[tuple[str, str]]:
             facts.append(("padding", padding_words(evaluation.padding_samples)))
         facts.append(("power", power_words(evaluation)))
     return [*facts, ("area", area_words(evaluation)), ("bound by", binding_words(evaluation))]
+
+
+def degraded_facts(degraded: Degraded) -> list[tuple[str, str]]:
+    """Say what is left of a run on a degraded cluster, as it stands and placed again."""
+    return [
+        ("as it stands", _degraded_words(degraded)),
+        ("placed again", _degraded_words(degraded.replaced)),
+    ]
+
+
+def _degraded_words(run: DegradedRun) -> str:
+    """Say how fast a run on a degraded cluster is, and where; or why there is none."""
+    if run.degrees is None:
+        return f"infeasible: {run.reason}"
+    change = "slower" if run.loss >= 0.0 else "faster"
+    words = (
+        f"{format_number(run.throughput)} samples/s, {abs(run.loss):.1%} {change}: {run.degrees} "
+        f"on {run.devices:,} devices"
+    )
+    if not 1 < len(run.stages) <= _MOST_STAGES:
+        return words
+    return f"{words}, stages of {', '.join(map(str, run.stages))} layers"
 
 
 def _recompute_facts(evaluation: Evaluation) -> list[tuple[str, str]]:

@@ -323,3 +323,31 @@ def test_frozen_parts_and_adapters_are_stated(phaze: Phaze) -> None:
     ]
     refused = evaluate(phaze, "--frozen", "layers")
     assert refused.code == 2 and "block.*.feed_forward.up.weights.0" in refused.sentence
+
+
+def test_degraded_clusters(phaze: Phaze) -> None:
+    """Text and JSON say what is left as it stands and placed again; nothing else changes."""
+    nodes = {"cluster": "dgx-h100", "devices": "16"}
+    options = ("--degrade", "slow-device=0.5", "--degrade", "lost-node=1", "--spare-nodes", "1")
+    record = evaluate(phaze, *options, "--json", **nodes).json
+    degraded = record.pop("degraded")
+    assert record == evaluate(phaze, "--json", **nodes).json
+    assert degraded["replaced"]["throughput"] >= degraded["throughput"] > 0.0
+    words = evaluate(phaze, *options, **nodes).out.partition("Degraded")[2]
+    assert f"{format_number(degraded['throughput'])} samples/s" in words
+    assert f"{format_number(degraded['replaced']['throughput'])} samples/s" in words
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--degrade", "lost-node=1"), "has one level, and no nodes"),
+        (("--degrade", "link.3=0.5"), "link_level is 3, but the network of 'tpuv4-ici-flat' has 1"),
+        (("--degrade", "broken=1"), "Unknown degradation 'broken'."),
+        (("--spare-nodes", "1"), "--spare-nodes is 1, but nothing is degraded"),
+    ],
+)
+def test_a_degradation_that_is_none(phaze: Phaze, options: tuple[str, ...], words: str) -> None:
+    """Is refused in one sentence."""
+    refused = evaluate(phaze, *options)
+    assert refused.code == 2 and words in refused.err and refused.err.count("\n") == 1

@@ -43,6 +43,7 @@ _SOUND = {
     "workers": ("1",),
     "op": ("softmax", "gelu"),
     "shape": ("128x512",),
+    "degrade": ("slow-device=0.8", "link=0.5", "lost-node=1"),
     "changes": ("glb_mib=64", "num_tc=4"),
     "storage": ("sqlite:///phaze.db",),
 }
