@@ -3,11 +3,11 @@
 The rows and who measured them are in ``data/expert_exchanges.csv`` and ``data/all_to_all.csv``,
 each with its ``.toml``. The network stands where the accelerator does in tables of operators.
 Constants of DeepEP are fitted to other rows of one node of H100 and B200; nothing is fitted to rows
-of the B300 or of several nodes. Those of eight nodes, of which a token goes to four, stand apart: what four
-multiprocessors send, and combines of up to 4,096 tokens, reach the rates of four nodes; whatever is
-faster or lasts longer sends 17 GB/s through ports of 50, while DeepEP's authors publish 45 (51 with
-the share that stays) for eight nodes with the same adapters. That cluster's network seems to hold
-it up, which no constant here knows.
+of the B300 or of several nodes. Those of eight nodes, of which a token goes to four, stand apart:
+what four multiprocessors send, and combines of up to 4,096 tokens, reach the rates of four nodes;
+whatever is faster or lasts longer sends 17 GB/s through ports of 50, while DeepEP's authors publish
+45 (51 with the share that stays) for eight nodes with the same adapters. That cluster's network
+seems to hold it up, which no constant here knows.
 """
 
 from __future__ import annotations

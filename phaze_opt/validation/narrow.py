@@ -74,8 +74,9 @@ def validate_narrow_gradients() -> list[ValidationTable]:
     grouped: dict[str, list[ValidationRow]] = {}
     for row in data_rows("validation", "weight_gradients_narrow.csv"):
         name = provenance["accelerator"][row["chip"]]
-        chip, sizes = load_accelerator(name), [int(row[size]) for size in ("m", "n", "k", "batch")]
-        gemm = Gemm(*sizes, precision="fp8-block-gradient")
+        chip = load_accelerator(name)
+        m, n, k, batch = (int(row[size]) for size in ("m", "n", "k", "batch"))
+        gemm = Gemm(m, n, k, batch, "fp8-block-gradient")
         predicted = ValidationRow(
             f"weight gradient {gemm.batch}×{gemm.m}×{gemm.n}×{gemm.k}",
             gemm.flops / (float(row["tflops_per_s"]) * 1e12),
