@@ -18,7 +18,7 @@ from phaze_opt.hardware.area import AREA_FIELDS, area_of_arrays_mm2, has_macro
 from phaze_opt.hardware.measured_constants import Calibration
 from phaze_opt.limits import is_finite
 from phaze_opt.on_demand import cached_property
-from phaze_opt.precision import PRECISIONS, PrecisionName
+from phaze_opt.precision import PRECISIONS, ProductPrecision
 from phaze_opt.printing import PrintsAsTables, short_repr
 from phaze_opt.units import GIB, KIB
 
@@ -309,9 +309,9 @@ class Accelerator(PrintsAsTables):
         """Nominal bf16 peak of all tensor cores; a multiply-accumulate counts as two."""
         return 2.0 * self.num_tc * self.pe_x * self.pe_y * self.clock_hz
 
-    def nominal_rate(self, precision: PrecisionName) -> float:
+    def nominal_rate(self, precision: ProductPrecision) -> float:
         """Return the nominal rate of products in a precision relative to bf16; 0 without one."""
-        kind = PRECISIONS[precision].arrays
+        kind = PRECISIONS[precision].element
         ratios = {"bf16": 1.0, "fp4": self.fp4_ratio, "int8": self.int8_ratio}
         return ratios.get(kind, self.fp8_ratio) or 0.0
 
@@ -323,6 +323,7 @@ class Accelerator(PrintsAsTables):
             "bf16": 1.0,
             "fp8": own.fp8_efficiency,
             "fp8-block": own.fp8_block_efficiency,
+            "fp8-block-gradient": own.fp8_block_gradient_efficiency or own.fp8_block_efficiency,
             "fp4": own.fp4_efficiency,
             "int8": own.int8_efficiency,
         }

@@ -18,7 +18,7 @@ from phaze_opt.hardware.area import (
     narrow_multipliers,
     sram_table,
 )
-from phaze_opt.precision import PRECISIONS, PrecisionName
+from phaze_opt.precision import PRECISIONS, ProductPrecision
 from phaze_opt.units import J_PER_PJ, MIB, MM2_PER_UM2
 
 _BYTES_PER_SRAM_ACCESS = 8
@@ -125,9 +125,9 @@ def _register_shares(constants: EnergyConstants) -> FloatArray:
     return np.array(pj) / pj[tuple(PRECISIONS).index("bf16")]
 
 
-def mac_energy_share(precision: PrecisionName) -> float:
+def mac_energy_share(precision: ProductPrecision) -> float:
     """Return the energy of a multiply-accumulate in a precision, relative to bf16."""
-    kind = PRECISIONS[precision].arrays.removesuffix("-block")
+    kind = PRECISIONS[precision].element
     return 1.0 if kind == "bf16" else narrow_multipliers()[kind].energy
 
 
