@@ -274,7 +274,7 @@ class StudyBounds:
         least_j, nothing_stays_j = self._energies[key]
         # Some tensors stay, but not all that could if each were alone.
         passes_j = least_j if self.likely is None else (least_j + nothing_stays_j) / 2.0
-        batch_j = least_batch_energy_j(variant, training, fusion, passes_j)
+        batch_j = least_batch_energy_j(variant, training, fusion, passes_j, kinds.chips)
         return batch_j * (1.0 - ROUNDING)
 
     def _of_runs(self) -> list[Workload]:

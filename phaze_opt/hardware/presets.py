@@ -12,7 +12,7 @@ from typing import Annotated, Any
 from phaze_opt.checked import Named, checked
 from phaze_opt.codec import FILE_SUFFIXES, data_table, from_builtins
 from phaze_opt.errors import InputError, look_up, unknown_name
-from phaze_opt.hardware.accelerator import Accelerator
+from phaze_opt.hardware.accelerator import NAMED_FIELDS, Accelerator
 from phaze_opt.hardware.chip_file import AcceleratorPreset, Provenance, read_chip_file
 from phaze_opt.hardware.fields import (
     ALIASES,
@@ -138,7 +138,7 @@ def _preset(name: str, entry: Mapping[str, Any], sources: Mapping[str, str]) -> 
     return AcceleratorPreset(name, entry["description"], accelerator, provenance, kernels=kernels)
 
 
-def _read_value(name: str, value: FieldValue) -> bool | int | float | None:
+def _read_value(name: str, value: FieldValue) -> bool | int | float | str | None:
     """Read one changed value as the type of its field; aliases are numbers."""
     type_name = "float" if name in ALIASES else FIELD_TYPES.get(name, "float")
     if type_name == "bool":
@@ -147,6 +147,8 @@ def _read_value(name: str, value: FieldValue) -> bool | int | float | None:
         return str(value).lower() == "true"
     if "None" in type_name and (value is None or value == "none"):
         return None
+    if name in NAMED_FIELDS:
+        return str(value)
     if not isinstance(value, str | int | float) or isinstance(value, bool):
         raise InputError(f"{name} is {value!r}, but it must be a number.")
     try:

@@ -72,6 +72,8 @@ HANDLED: Mapping[str, Mapping[str, tuple[object, ...]]] = {
             *("fp8_ratio", "fp4_ratio", "int8_ratio"),
             "fp8_column_copies",  # on which the training depends
             "tdp_w",  # on which nothing depends
+            *("process_node", "memory_kind"),  # of the energies
+            *("die_mm2", "dies_per_package"),  # of the cost
             "host_link_bytes_per_s",  # however fast, the bounds hold
         ),
         _EVERY,

@@ -22,7 +22,10 @@ from phaze_opt.training import Training
 
 AxisKind = Literal["chip", "network", "training"]
 
-_NOT_SEARCHED = ("concurrent_operators", "tdp_w", "fp8_column_copies")
+_NOT_SEARCHED = (
+    *("concurrent_operators", "tdp_w", "fp8_column_copies"),
+    *("process_node", "memory_kind", "die_mm2", "dies_per_package"),
+)
 CHIP_FIELDS = {
     name: kind
     for name, kind in FIELD_TYPES.items()
