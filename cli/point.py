@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from phaze_opt.errors import InfeasibleError
+from phaze_opt.choices import ChakraRanks
+from phaze_opt.errors import InfeasibleError, InputError
 
 from .output import (
     ForceOption,
@@ -36,6 +37,22 @@ def evaluate(
             "file is for Perfetto.",
         ),
     ] = None,
+    chakra: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="Write a batch as execution traces by Chakra's schema, a file per rank, into a "
+            "new folder.",
+            show_default=False,
+        ),
+    ] = None,
+    chakra_ranks: Annotated[
+        ChakraRanks,
+        typer.Option(
+            help="Traces of all ranks, which may have 4,000,000 nodes, or of the first of every "
+            "stage."
+        ),
+    ] = "all",
     force: ForceOption = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -43,19 +60,24 @@ def evaluate(
 
     Example: phaze-opt evaluate --model bert-large --accelerator tpuv4-lanes --set hbm_gib=80
     --cluster tpuv4-ici-flat --devices 1024 --global-batch 4096 --microbatch 4 --json
+
+    Example: phaze-opt evaluate --model llama3-8b --accelerator h100 --cluster dgx-h100
+    --devices 16 --global-batch 32 --microbatch 1 --placement 2x2x4 --chakra traces
     """
     from phaze_opt.evaluation import (
         evaluation_to_json_dict,
-        place_point,
+        place_on_slice,
         with_range,
         with_recompute_solved,
     )
     from phaze_opt.point import cost_point
 
     check_outputs(timeline, force=force)
+    _check_chakra(chakra, chakra_ranks)
     point = with_recompute_solved(options.point())
     costed = cost_point(point)
-    evaluation = with_range(point, place_point(costed))
+    placed, answer = place_on_slice(costed)
+    evaluation = with_range(point, answer)
     # Before the answer is printed: whoever reads that may end before this does.
     if timeline is not None and evaluation.placement is not None:
         from phaze_opt.report.timeline import write_timeline
@@ -63,6 +85,13 @@ def evaluate(
         layers = costed.costs[evaluation.placement.tensor].passes
         passes = [scheduled for layer in layers for scheduled in layer.all()]
         write_timeline(timeline, evaluation.placement, passes)
+    if chakra is not None and evaluation.placement is not None:
+        from phaze_opt.interchange.chakra import write_traces
+        from phaze_opt.interchange.layer_pieces import pieces_of_layers
+
+        placement = evaluation.placement
+        pieces = pieces_of_layers(placed.costs[placement.tensor])
+        write_traces(chakra, placed.problem, placement, pieces, chakra_ranks)
     if as_json:
         print_json(evaluation_to_json_dict(evaluation))
     else:
@@ -100,6 +129,16 @@ def explain(options: PointOptions, as_json: JsonOption = False) -> None:
     options.warn_of_assumptions(explanation.evaluation)
     warn_of_power([explanation.evaluation])
     _exit_where_infeasible(explanation.evaluation)
+
+
+def _check_chakra(folder: Path | None, ranks: ChakraRanks) -> None:
+    """Make sure that traces can be written, before the work whose result they are."""
+    if folder is not None:
+        from phaze_opt.interchange.chakra import check_new_folder
+
+        check_new_folder(folder)
+    elif ranks != "all":
+        raise InputError(f"--chakra-ranks is {ranks}, but traces need --chakra DIR.")
 
 
 def _exit_where_infeasible(evaluation: Evaluation) -> None:

@@ -18,7 +18,8 @@ degree, a cluster, training options, the memory of a device) and gives a
   of thousands of layers, by what their stages can hold (`deep_stages`).
 - `closed_form`: the sums that those share, inlined into compiled loops.
 - `pipeline`: the event replay, `zero_bubble`: that of backwards in two parts, and their orders;
-  `timing`: the time of a batch; `describe`: the answer in full.
+  `timing`: the time of a batch; `describe`: the answer in full, `chunk_exchanges`: what its chunks
+  exchange for a microbatch, each kind apart.
 - `least`: lower bound of the time over all placements, for many accelerators at once; its tables
   are in `least_candidates`, its loops in `least_times` and `least_splits`.
 - `most_times`: no placement that is chosen takes longer, for many accelerators at once.
