@@ -120,7 +120,7 @@ def write_traces(
     _check_count(2 * placement.microbatches * placement.pipeline * copies, placement, ranks)
     stages = list(batch_nodes(problem, placement, exchanges, layers))
     _check_count(sum(map(len, stages)) * copies, placement, ranks)
-    part = folder.parent / f"{folder.name[:200]}.{uuid4().hex}.part"
+    part = folder.parent / f"{uuid4().hex}.part"
     try:
         part.mkdir()
         groups: dict[tuple[int, ...], int] = {}
