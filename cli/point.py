@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from phaze_opt.choices import ChakraRanks
 from phaze_opt.errors import InfeasibleError, InputError
 
 from .output import (
@@ -51,6 +52,22 @@ def evaluate(
     spare_nodes: Annotated[
         int, typer.Option(help="Nodes that stand by, to take the place of lost or degraded ones.")
     ] = 0,
+    chakra: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="Write a batch as execution traces by Chakra's schema, a file per rank, into a "
+            "new folder.",
+            show_default=False,
+        ),
+    ] = None,
+    chakra_ranks: Annotated[
+        ChakraRanks,
+        typer.Option(
+            help="Traces of all ranks, which may have 4,000,000 nodes, or of the first of every "
+            "stage."
+        ),
+    ] = "all",
     force: ForceOption = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -61,6 +78,9 @@ def evaluate(
 
     Example: phaze-opt evaluate --model bert-large --accelerator h100 --cluster dgx-h100
     --devices 64 --global-batch 512 --microbatch 4 --degrade slow-device=0.8 --degrade lost-node=1
+
+    Example: phaze-opt evaluate --model llama3-8b --accelerator h100 --cluster dgx-h100
+    --devices 16 --global-batch 32 --microbatch 1 --placement 2x2x4 --chakra traces
     """
     from phaze_opt.degraded import Degradation
     from phaze_opt.evaluation import (
@@ -79,10 +99,11 @@ def evaluate(
             "--degrade lost-node=1."
         )
     degradation = Degradation.of_texts(degrade, spare_nodes) if degrade else None
+    _check_chakra(chakra, chakra_ranks)
     point = with_recompute_solved(options.point())
     costed = cost_point(point)
-    evaluation = with_degraded(*place_on_slice(costed), degradation)
-    evaluation = with_range(point, evaluation)
+    placed, answer = place_on_slice(costed)
+    evaluation = with_range(point, with_degraded(placed, answer, degradation))
     # Before the answer is printed: whoever reads that may end before this does.
     if timeline is not None and evaluation.placement is not None:
         from phaze_opt.report.timeline import write_timeline
@@ -90,6 +111,13 @@ def evaluate(
         layers = costed.costs[evaluation.placement.tensor].passes
         passes = [scheduled for layer in layers for scheduled in layer.all()]
         write_timeline(timeline, evaluation.placement, passes)
+    if chakra is not None and evaluation.placement is not None:
+        from phaze_opt.interchange.chakra import write_traces
+        from phaze_opt.interchange.layer_pieces import pieces_of_layers
+
+        placement = evaluation.placement
+        pieces = pieces_of_layers(placed.costs[placement.tensor])
+        write_traces(chakra, placed.problem, placement, pieces, chakra_ranks)
     if as_json:
         print_json(evaluation_to_json_dict(evaluation))
     else:
@@ -127,6 +155,16 @@ def explain(options: PointOptions, as_json: JsonOption = False) -> None:
     options.warn_of_assumptions(explanation.evaluation)
     warn_of_power([explanation.evaluation])
     _exit_where_infeasible(explanation.evaluation)
+
+
+def _check_chakra(folder: Path | None, ranks: ChakraRanks) -> None:
+    """Make sure that traces can be written, before the work whose result they are."""
+    if folder is not None:
+        from phaze_opt.interchange.chakra import check_new_folder
+
+        check_new_folder(folder)
+    elif ranks != "all":
+        raise InputError(f"--chakra-ranks is {ranks}, but traces need --chakra DIR.")
 
 
 def _exit_where_infeasible(evaluation: Evaluation) -> None:

@@ -42,6 +42,8 @@ SoftwareName = Literal[
 ]
 SolveMethod = Literal["auto", "branch-and-bound", "cp-sat"]
 TableFormat = Literal["csv", "json", "parquet"]
+ChakraRanks = Literal["all", "stages"]
+"""Ranks of which traces are written: all of them, or the first one of every stage."""
 ValidationGroup = Literal["operators", "attention", "collectives", "training", "memory"]
 ValidationSubject = Literal["operators", "attention", "collectives", "training", "memory", "trace"]
 """A group of measured tables, or a trace of the user."""

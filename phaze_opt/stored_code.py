@@ -4,8 +4,9 @@ A file is code, and reading it is running it: a pickle, and machine code that no
 file begins with the hash of what follows, and is read only where none but its owner may write: this
 user, the system, or who owns the source itself. Whatever is not so is compiled anew, which is said
 once. That anything is compiled at all, where nothing is in doubt, one line tells a person who looks
-on: it takes up to a minute, in silence otherwise. The name of a file has the hash of all that decides its content. It is written whole, in the
-first folder that may be used, so that processes which compile the same do not disturb one another.
+on: it takes up to a minute, in silence otherwise. The name of a file has the hash of all that
+decides its content. It is written whole, in the first folder that may be used, so that processes
+which compile the same do not disturb one another.
 
 Numba stores two forms of a function: machine code, and bitcode for functions that are compiled
 later and call it. By itself it first declares everything that it can compile, which takes 0.15 s

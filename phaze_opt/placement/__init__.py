@@ -19,7 +19,7 @@ degree, a cluster, training options, the memory of a device) and gives a
 - `closed_form`: the sums that those share, inlined into compiled loops.
 - `pipeline`: the event replay, `zero_bubble`: that of backwards in two parts, and their orders;
   `timing`: the time of a batch; `stage_kinds`: that of stages on devices that differ; `describe`:
-  the answer in full.
+  the answer in full, `chunk_exchanges`: what its chunks exchange for a microbatch, each kind apart.
 - `least`: lower bound of the time over all placements, for many accelerators at once; its tables
   are in `least_candidates`, its loops in `least_times` and `least_splits`.
 - `most_times`: no placement that is chosen takes longer, for many accelerators at once.

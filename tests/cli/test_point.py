@@ -11,6 +11,7 @@ import pytest
 
 from phaze_opt.units import format_number
 from tests.cli.conftest import Phaze, Ran
+from tests.interchange.traces import read_folder
 
 OPTIONS = {
     "model": "gpt:layers=2,hidden=64,heads=2,sequence=32,vocab=128",
@@ -109,6 +110,28 @@ def test_timeline_is_written(phaze: Phaze) -> None:
     assert evaluate(phaze, "--set", "hbm_bytes=200000", "--timeline", "no.json").code == 5
     assert not Path("no.json").exists()
     assert evaluate(phaze, "--timeline", "no/such/folder.json").code == 2
+
+
+def test_traces_are_written(phaze: Phaze) -> None:
+    """A file per rank, or per stage; none if infeasible; the answer is the same without them."""
+    placed = ("--placement", "2x2x1", "--json")
+    plain = evaluate(phaze, *placed)
+    assert evaluate(phaze, *placed, "--chakra", "a").out == plain.out
+    traces, _ = read_folder(Path("a"))
+    nodes = [node for trace in traces.values() for node in trace.nodes.values()]
+    us = max(node.start + node.duration for node in nodes)
+    assert us == pytest.approx(1e6 * plain.json["time_per_batch_s"], abs=1.01)
+    names = sorted(path.name for path in Path("a").iterdir())
+    assert names == ["comm_groups.json", *(f"trace.{rank}.et" for rank in range(4))]
+    assert evaluate(phaze, *placed, "--chakra", "b", "--chakra-ranks", "stages").code == 0
+    assert len(list(Path("b").iterdir())) == 3
+    assert evaluate(phaze, "--set", "hbm_bytes=200000", "--chakra", "no").code == 5
+    Path("file").write_text("")
+    for folder, code in (("a", 4), ("file", 2), ("no/such", 2), ("x" * 300, 2)):
+        ran = evaluate(phaze, "--chakra", folder)
+        assert ran.code == code and ran.sentence.startswith("Error: The folder "), ran.err
+    assert "need --chakra" in evaluate(phaze, "--chakra-ranks", "stages").sentence
+    assert not Path("no").exists() and not list(Path().glob("*.part"))
 
 
 @pytest.mark.parametrize("command", ["evaluate", "explain"])
