@@ -23,6 +23,7 @@ from phaze_opt.choices import (
     SoftwareName,
 )
 from phaze_opt.precision import AttentionPrecision, Fp8Scaling, PrecisionName
+from phaze_opt.training_options import LINEAR_LAYERS
 from phaze_opt.units import GIB
 
 from .output import (
@@ -245,6 +246,13 @@ class PointOptions:
         typer.Option(help="First layers that stay in bf16 whatever --precision says."),
     ] = 0
     bf16_layers_at_end: Annotated[int, typer.Option(help="Last layers that do so.")] = 0
+    linear_precisions: Annotated[
+        str,
+        typer.Option(
+            help="Linear layers in another precision: NAME=PRECISION, commas between; NAME is "
+            f"{', '.join(LINEAR_LAYERS)}."
+        ),
+    ] = ""
     attention_precision: Annotated[
         AttentionPrecision,
         typer.Option(
@@ -331,6 +339,7 @@ class PointOptions:
         ends = {"first": self.bf16_layers_at_start, "last": self.bf16_layers_at_end}
         but = " and ".join(f"the {which} {count}" for which, count in ends.items() if count)
         but = f" but for {but} layers" if but else ""
+        but += f", {self.linear_precisions}" if self.linear_precisions else ""
         return f", {' and '.join(said)}{but} (loss of accuracy is not modelled)"
 
     def point(self) -> Point:
@@ -427,6 +436,7 @@ class PointOptions:
             attention_precision=self.attention_precision,
             bf16_layers_at_start=self.bf16_layers_at_start,
             bf16_layers_at_end=self.bf16_layers_at_end,
+            linear_precisions=self.linear_precisions,
             fp8_scaling=self.fp8_scaling,
             fp8_transposes=self.fp8_transposes,
             **self._fp8_weights(),

@@ -34,6 +34,7 @@ from phaze_opt.workload.context_parallel import with_context_shared_out
 from phaze_opt.workload.expert_parallel import whole_groups, with_experts_shared_out
 from phaze_opt.workload.fused_accumulation import with_fused_accumulation
 from phaze_opt.workload.graph import Workload, WorkloadVariant
+from phaze_opt.workload.linear_precisions import check_linear_precisions
 from phaze_opt.workload.recompute_parts import with_parts_run_again
 
 Placing = Literal["solve", "expert"] | Degrees | tuple[int, int, int]
@@ -364,6 +365,7 @@ def _shared_out(variants: Sequence[WorkloadVariant], training: Training) -> list
     shared = with_context_shared_out(with_parts_run_again(variants, training), training)
     shared = [with_experts_shared_out(each, training) for each in whole_groups(shared, training)]
     shared = [with_fused_accumulation(variant, training) for variant in shared]
+    check_linear_precisions(shared, training)
     return [with_bf16_layers(variant, training) for variant in shared]
 
 

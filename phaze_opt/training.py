@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import TypeVar, cast
 
 from phaze_opt.activation_names import OFFLOAD_PARTS, RECOMPUTE_POLICIES
 from phaze_opt.arrays import IntArray
@@ -155,6 +155,9 @@ class Training:
     bf16_layers_at_start, bf16_layers_at_end
         How many of the first and of the last layers stay in 16 bits whatever the precisions, see
         `phaze_opt.workload.bf16_layers`; nothing changes where all layers do.
+    linear_precisions
+        Linear layers that run in another precision than the others, by the names of
+        `phaze_opt.workload.linear_precisions`: ``linear_qkv=bf16,out_proj=mxfp8``.
     attention_precision
         In what fused attention multiplies: ``bf16``, or ``fp8`` and ``mxfp8`` where a kernel was
         measured on the chip. Queries, keys and values are cast, and kept so for the backward.
@@ -233,6 +236,7 @@ class Training:
     offload_parts: str = ""
     offload_share: float = 1.0
     offload_optimizer: float = 0.0
+    linear_precisions: str = ""
 
     def __repr__(self) -> str:
         return short_repr(self)
@@ -264,6 +268,13 @@ class Training:
         if not self.recompute_parts:
             return ()
         return tuple(sorted({name.strip() for name in self.recompute_parts.split(",")}))
+
+    @property
+    def precision_by_linear(self) -> dict[str, PrecisionName]:
+        """Precisions of linear layers that have another one than the others, by name."""
+        pairs = filter(None, map(str.strip, self.linear_precisions.split(",")))
+        named = (pair.partition("=") for pair in pairs)
+        return {name.strip(): cast(PrecisionName, own.strip()) for name, _, own in named}
 
     @property
     def parts_offloaded(self) -> tuple[str, ...]:

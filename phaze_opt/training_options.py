@@ -9,7 +9,7 @@ from phaze_opt.checked import shown
 from phaze_opt.errors import InputError, unknown_name
 from phaze_opt.limits import MOST_SAMPLES, check_size
 from phaze_opt.optimizers import OPTIMIZERS
-from phaze_opt.precision import PARAM_GATHER, PRIMARY_WEIGHTS
+from phaze_opt.precision import PARAM_GATHER, PRECISIONS, PRIMARY_WEIGHTS
 
 if TYPE_CHECKING:
     from phaze_opt.training import Training
@@ -24,6 +24,11 @@ RECOMPUTE_PARTS = (
     "shared_experts",
 )
 """What `Training.recompute_parts` may name; see `phaze_opt.workload.recompute_parts`."""
+LINEAR_LAYERS = (
+    *("linear_qkv", "linear_proj", "linear_fc1", "linear_fc2"),
+    *("experts", "latent_proj", "in_proj", "out_proj"),
+)
+"""What `Training.linear_precisions` may name; see `phaze_opt.workload.linear_precisions`."""
 MOST_IMBALANCE = 64.0
 """Largest `Training.expert_imbalance`, and `Training.expert_capacity`."""
 
@@ -71,6 +76,7 @@ def check_training_options(training: Training) -> None:
     _dispatch(training)
     for name in ("bf16_layers_at_start", "bf16_layers_at_end"):
         check_size(name, getattr(training, name), MOST_SAMPLES, least=0)
+    _linear_precisions(training)
     if training.fp8_scaling == "delayed":
         _delayed_scaling(training)
     _zero_group(training)
@@ -120,6 +126,26 @@ def _dispatch(training: Training) -> None:
         f"{training.precision}; tokens are cast to fp8 for experts that multiply in fp8, fp8-row, "
         "fp8-block or mxfp8."
     )
+
+
+def _linear_precisions(training: Training) -> None:
+    """Refuse linear layers and precisions that there are not, and what is not counted beside."""
+    stated = training.precision_by_linear
+    for name, own in stated.items():
+        if name not in LINEAR_LAYERS:
+            raise unknown_name("linear layer in linear_precisions:", name, LINEAR_LAYERS)
+        if own not in PRECISIONS:
+            raise unknown_name(f"precision of {name} in linear_precisions:", own, PRECISIONS)
+    if stated and training.precision == "bf16":
+        raise InputError(
+            f"linear_precisions is {training.linear_precisions}, but precision is bf16; it must "
+            "be that of the other linear layers, in fewer bits."
+        )
+    if stated and training.offloaded_names:
+        raise InputError(
+            f"linear_precisions is {training.linear_precisions}, but the size of what waits on the "
+            "host by name is known in one precision only; leave it out, or offload layers."
+        )
 
 
 def _delayed_scaling(training: Training) -> None:

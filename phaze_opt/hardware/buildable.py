@@ -121,7 +121,8 @@ def check_training(accelerator: Accelerator, training: Training) -> None:
         As `check_precision` and `check_attention_precision`, and if something is to wait on the
         host, but the chip states no link to it.
     """
-    check_precision(accelerator, training.precision)
+    for precision in (training.precision, *training.precision_by_linear.values()):
+        check_precision(accelerator, precision)
     check_attention_precision(accelerator, training.attention_precision)
     if training.offloads and accelerator.host_link_bytes_per_s is None:
         raise InputError(

@@ -15,6 +15,7 @@ from phaze_opt.passes.offload import offloaded_bytes
 from phaze_opt.training import Training
 from phaze_opt.workload.fused_accumulation import accumulated_parameters
 from phaze_opt.workload.graph import Layer, WorkloadVariant
+from phaze_opt.workload.linear_precisions import weight_precisions
 from phaze_opt.workload.recipes import attention_stash_change_bytes, stash_change_bytes
 
 Rate = TypeVar("Rate", float, FloatArray)
@@ -52,7 +53,8 @@ def layer_memory(layer: Layer, training: Training, fusion: FusionMode) -> LayerM
     working_set = layer.fused_transient_bytes if fusion == "epilogue" else layer.transient_bytes
     kept: int = getattr(layer.stash_bytes, training.recompute)
     precision, attention_precision = precisions_of(layer, training)
-    kept += stash_change_bytes(layer, precision, training.recompute)
+    others = weight_precisions(layer, training)
+    kept += stash_change_bytes(layer, precision, training.recompute, others)
     kept += attention_stash_change_bytes(layer, attention_precision, training.recompute)
     kept = max(kept, 0)
     used: int = getattr(working_set, training.recompute)

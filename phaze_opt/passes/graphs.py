@@ -13,6 +13,7 @@ from phaze_opt.precision import AttentionPrecision, PrecisionName
 from phaze_opt.training import Training
 from phaze_opt.workload.fusion import fuse
 from phaze_opt.workload.graph import Layer, OperatorGraph
+from phaze_opt.workload.linear_precisions import weight_precisions
 from phaze_opt.workload.recipes import has_loss, narrow_attention, quantised
 
 Pass = TypeVar("Pass")
@@ -67,6 +68,7 @@ def graphs_of(layer: Layer, training: Training) -> dict[str, OperatorGraph]:
         }
     if precision == "bf16":
         return graphs
+    others = weight_precisions(layer, training)
     return {
         name: quantised(
             graph,
@@ -74,6 +76,7 @@ def graphs_of(layer: Layer, training: Training) -> dict[str, OperatorGraph]:
             stashed=name == "backward",
             scaling=training.fp8_scaling,
             column_copies=training.narrow_copies > 1,
+            others=others,
         )
         for name, graph in graphs.items()
     }

@@ -57,6 +57,7 @@ HANDLED: Mapping[str, Mapping[str, tuple[object, ...]]] = {
         "fused_accumulation": (False, True),  # of the variant, and of what is added up beside it
         "bf16_layers_at_start": _EVERY,  # of the variant
         "bf16_layers_at_end": _EVERY,
+        "linear_precisions": _EVERY,  # of the layers
         "fp8_scaling": ("current", "delayed"),
         "fp8_transposes": (None, False, True),
         # What is held is less by what waits on the host; that the link may take longer than the

@@ -41,6 +41,7 @@ _OPTIONS = (
     "bf16_layers_at_start",
     "bf16_layers_at_end",
     "fp8_scaling",
+    "linear_precisions",
     "offload_parts",
     "offload_share",
     "offload_optimizer",

@@ -67,6 +67,7 @@ WORDS = (
     "context_kind",
     "recompute_parts",
     "offload_parts",
+    "linear_precisions",
     "attention",
     "cluster",
 )

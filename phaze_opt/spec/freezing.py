@@ -36,6 +36,7 @@ from phaze_opt.workload.bf16_layers import with_bf16_layers
 from phaze_opt.workload.context_parallel import with_context_shared_out
 from phaze_opt.workload.expert_parallel import whole_groups, with_experts_shared_out
 from phaze_opt.workload.graph import Workload, WorkloadVariant
+from phaze_opt.workload.linear_precisions import check_linear_precisions
 from phaze_opt.workload.recompute_parts import with_parts_run_again
 
 MOST_CLUSTERS = 1_000
@@ -99,6 +100,9 @@ def _check_groups(spec: StudySpec, workloads: Sequence[Workload]) -> None:
     most = Training(1, bf16_layers_at_start=max(ends[0]), bf16_layers_at_end=max(ends[1]))
     for workload in workloads:
         with_bf16_layers(workload.variants[0], most)
+    for training in _linear_precisions(spec):
+        for workload in workloads:
+            check_linear_precisions(workload.variants, training)
     kinds: tuple[Any, ...] = spec.space.values_of("context_kind") or (spec.context_kind,)
     for kind in kinds:
         training = Training(1, context_kind=kind)
@@ -109,6 +113,17 @@ def _check_groups(spec: StudySpec, workloads: Sequence[Workload]) -> None:
                 alike.setdefault(shape, []).append(variant)
             for variants in alike.values():
                 with_context_shared_out(variants, training)
+
+
+def _linear_precisions(spec: StudySpec) -> list[Training]:
+    """Return a training with every choice of linear layers in other precisions."""
+    stated = spec.space.values_of("linear_precisions") or (spec.linear_precisions,)
+    names = spec.space.values_of("precision") or (spec.precision,)
+    return [
+        Training(1, precision=cast(PrecisionName, name), linear_precisions=str(own))
+        for own, name in itertools.product(filter(None, stated), names)
+        if name != "bf16"
+    ]
 
 
 def _check_split_experts(
@@ -174,6 +189,9 @@ def _check_precisions(study: ResolvedStudy) -> None:
     chip = chip_of(study.base, stated)
     for name in space.values_of("precision") or (study.spec.precision,):
         check_precision(chip, cast(PrecisionName, name))
+    for training in _linear_precisions(study.spec):
+        for own in training.precision_by_linear.values():
+            check_precision(chip, own)
     for name in space.values_of("attention_precision") or (study.spec.attention_precision,):
         check_attention_precision(chip, cast(AttentionPrecision, name))
     _check_offload(study)

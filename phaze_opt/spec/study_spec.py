@@ -214,7 +214,7 @@ class StudySpec:
     attention_precision, accumulation_dtype, context_parallel, context_kind, recompute_parts, \
     fused_accumulation, expert_tensor_parallel, expert_capacity, dispatch_precision, \
     bf16_layers_at_start, bf16_layers_at_end, fp8_scaling, fp8_transposes, offload_parts, \
-    offload_share, offload_optimizer
+    offload_share, offload_optimizer, linear_precisions
         Options of the training run, as in `phaze_opt.training.Training`, unless they are axes of
         the space. An interleave above 1 implies the interleaved pipeline schedule.
     workloads
@@ -290,6 +290,7 @@ class StudySpec:
     offload_parts: str = ""
     offload_share: float = 1.0
     offload_optimizer: float = 0.0
+    linear_precisions: str = ""
     placement: PlacementChoice = "solve"
     frozen: tuple[str, ...] = ()
     lora_rank: int = 0

@@ -11,7 +11,7 @@ from phaze_opt.codec import data_rows
 
 TRAINING_FILES = (
     *("training.csv", "training_experts.csv", "training_context.csv"),
-    *("training_kept.csv", "training_adapters.csv"),
+    *("training_kept.csv", "training_adapters.csv", "training_recipes.csv"),
 )
 """Published training runs, in the order in which their tables are shown."""
 OPEN_COLUMNS: Mapping[str, str] = {

@@ -32,6 +32,7 @@ Modules
 ``recipes``        linear layers in fewer bits: what stays in 16 bits, what is kept; ``casts``: the
                    products and their casts, ``narrow_gathers``: gathers of narrow copies
 ``bf16_layers``    first and last layers that stay in 16 bits beside those in a recipe
+``linear_precisions``  linear layers by name that run in another recipe than the others
 ``fusion``         operators merged as frameworks and compilers do
 ``workload_file``  a workload as a JSON file, written, read and checked
 ``cache``          captured variants on disk and in the package

@@ -44,22 +44,29 @@ def is_cast(operator: Operator) -> bool:
 
 def linear_products(graph: OperatorGraph) -> tuple[int, ...]:
     """Return the operators that are a product of a linear layer which a recipe casts."""
-    weights: set[int] = set()
     routed: set[int] = set()
     for tensor in graph.tensors:
         writers = [writer for writer, _ in tensor.writers]
         readers = [read.operator for read in tensor.readers]
-        if tensor.kind == "weight":
-            weights.update(read.operator for read in tensor.readers if _is_operand(read))
-        elif tensor.kind == "weight_gradient":
-            weights.update(writers)
         if any(graph.operators[i].id.startswith(_ROUTER) for i in (*writers, *readers)):
             # Beside the router's own product, none reads or writes what the routing does.
             small = (i for i in (*writers, *readers) if _is_router(graph.operators[i]))
             routed.update(small)
-    return tuple(
-        [index for index in sorted(weights - routed) if _is_linear(graph.operators[index])]
-    )
+    weighted = sorted(weights_of(graph).keys() - routed)
+    return tuple([index for index in weighted if _is_linear(graph.operators[index])])
+
+
+def weights_of(graph: OperatorGraph) -> dict[int, int]:
+    """Return the elements of the weight of every operator that multiplies one, or its gradient."""
+    sizes: dict[int, int] = {}
+    for tensor in graph.tensors:
+        operators: Iterable[int] = ()
+        if tensor.kind == "weight":
+            operators = (read.operator for read in tensor.readers if _is_operand(read))
+        elif tensor.kind == "weight_gradient":
+            operators = (writer for writer, _ in tensor.writers)
+        sizes.update(dict.fromkeys(operators, tensor.elements))
+    return sizes
 
 
 def _is_router(operator: Operator) -> bool:
@@ -172,6 +179,8 @@ class Casts:
             if (reads := self._reads(tensor)) and not self._is_narrow(tensor)
         ]
         self._casts = sorted(casts, key=lambda cast: cast.before)
+        named = f"{self._named}{QUANTISE}_"
+        self._earlier = sum(each.id.startswith(named) for each in graph.operators)
         self._place: list[int] = []
         self._place_of_cast: dict[int, int] = {}
         self._operators: list[Operator] = []
@@ -203,7 +212,7 @@ class Casts:
 
     def _append_cast(self, tensor: Tensor) -> None:
         """Append the operators that cast a tensor."""
-        number = len(self._place_of_cast) + 1
+        number = self._earlier + len(self._place_of_cast) + 1
         if self._making.searches:
             search = VectorWork("reduce", 1, tensor.elements)
             self._operators.append(Operator(f"{self._named}largest_{number}", vector=(search,)))

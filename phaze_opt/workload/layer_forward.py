@@ -218,6 +218,17 @@ class LayerForward:
         ]
 
     @cached_property
+    def around_activations(self) -> tuple[frozenset[int], frozenset[int]]:
+        """The products before and after the activations of linear layers."""
+        first, last = frozenset[int](), frozenset[int]()
+        for activation in self.activations:
+            after = self.closure([activation], self.readers, self.weighted)
+            between = (after - self.weighted) | {activation}
+            first |= self.before(between) & self.weighted
+            last |= after & self.weighted
+        return first, last
+
+    @cached_property
     def mixer(self) -> frozenset[int]:
         """The kernels of a state-space mixer, or of a delta net."""
         return frozenset(self.named(*_MIXER))

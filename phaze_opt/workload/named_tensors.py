@@ -145,7 +145,7 @@ class NamedTensors:
         before = forward.before(attention)
         after = forward.closure(attention, forward.readers, weighted) if attention else frozenset()
         out = after & weighted
-        inner, outer = self._feed_forward()
+        inner, outer = forward.around_activations
         experts = frozenset(forward.named(EXPERT_ACTIVATION))
         first_of_experts = frozenset(forward.named(GROUPED)) & self._read_by(experts)
         context = frozenset(
@@ -178,16 +178,6 @@ class NamedTensors:
             "sums": self._results(sums),
             "second_products": self._results(products[::2]),
         }
-
-    def _feed_forward(self) -> tuple[frozenset[int], frozenset[int]]:
-        """Return the products before and after the activations of linear layers."""
-        forward, inner, outer = self.forward, frozenset[int](), frozenset[int]()
-        for activation in forward.activations:
-            after = forward.closure([activation], forward.readers, forward.weighted)
-            between = (after - forward.weighted) | {activation}
-            inner |= forward.before(between) & forward.weighted
-            outer |= after & forward.weighted
-        return inner, outer
 
     def _read_by(self, operators: Iterable[int]) -> frozenset[int]:
         """Return the operators whose results some read."""

@@ -42,11 +42,15 @@ from phaze_opt.workload.casts import (
     linear_products,
     only_of_attention,
     operands_of,
+    weights_of,
 )
 from phaze_opt.workload.graph import Layer, OperatorGraph
 from phaze_opt.workload.narrow_gathers import GatherCasts, narrow_gathers, only_gathered
 
 _LOSSES = ("cross_entropy", "log_softmax")
+
+WeightPrecisions = tuple[tuple[int, PrecisionName], ...]
+"""Elements of weights, and what their products multiply in, see `linear_precisions`."""
 
 
 @lru_cache(maxsize=1024)
@@ -57,6 +61,7 @@ def quantised(
     stashed: bool,
     scaling: Fp8Scaling = "current",
     column_copies: bool = True,
+    others: WeightPrecisions = (),
 ) -> OperatorGraph:
     """Return a graph whose linear layers run in a recipe, cached; bf16 changes nothing.
 
@@ -70,16 +75,34 @@ def quantised(
         Whether what comes into the graph was kept as narrow copies: in a backward.
     scaling, column_copies
         See `phaze_opt.training.Training`: of the recipe with one scale per tensor of fp8.
+    others
+        Linear layers that run in another one.
     """
-    linear = linear_products(graph)
-    if precision == "bf16" or not linear:
-        return graph
-    making = Making(precision, stashed, scaling, column_copies)
-    gathers = narrow_gathers(graph, precision, linear)
-    if gathers:
-        graph = GatherCasts(graph, making, linear, gathers).graph()
-        linear = linear_products(graph)
-    return Casts(graph, making, linear).graph()
+    for name in _narrow_products(graph, precision, others):
+        making = Making(name, stashed, scaling, column_copies)
+        linear = _narrow_products(graph, precision, others)[name]
+        gathers = narrow_gathers(graph, name, linear)
+        if gathers:
+            graph = GatherCasts(graph, making, linear, gathers).graph()
+            linear = _narrow_products(graph, precision, others)[name]
+        graph = Casts(graph, making, linear).graph()
+    return graph
+
+
+def _narrow_products(
+    graph: OperatorGraph, precision: PrecisionName, others: WeightPrecisions
+) -> dict[PrecisionName, tuple[int, ...]]:
+    """Return the products that are to be narrow and are not yet, by what they multiply in."""
+    if precision == "bf16":
+        return {}
+    of_others = dict(others)
+    sizes = weights_of(graph) if others else {}
+    found: dict[PrecisionName, list[int]] = {}
+    for index in linear_products(graph):
+        name = of_others.get(sizes.get(index, 0), precision)
+        if name != "bf16" and graph.operators[index].gemms[0].precision == "bf16":
+            found.setdefault(name, []).append(index)
+    return {name: tuple(found[name]) for name in sorted(found)}
 
 
 @lru_cache(maxsize=1024)
@@ -134,12 +157,21 @@ def has_loss(layer: Layer) -> bool:
 
 
 @lru_cache(maxsize=1024)
-def stash_change_bytes(layer: Layer, precision: PrecisionName, recompute: str) -> int:
-    """Return by how much a recipe changes what a layer keeps per microbatch; mostly below 0."""
-    if precision == "bf16" or recompute == "full":
+def stash_change_bytes(
+    layer: Layer, precision: PrecisionName, recompute: str, others: WeightPrecisions = ()
+) -> int:
+    """Return by how much a recipe changes what a layer keeps per microbatch; mostly below 0.
+
+    The parameters are those of `quantised`.
+    """
+    narrow = _narrow_products(layer.backward, precision, others)
+    if not narrow or recompute == "full":
         return 0
-    linear = set(linear_products(layer.backward))
-    gathers = {each.operator for each in narrow_gathers(layer.backward, precision, linear)}
+    linear = {index for products in narrow.values() for index in products}
+    gathers = {
+        name: {each.operator for each in narrow_gathers(layer.backward, name, products)}
+        for name, products in narrow.items()
+    }
     again = layer.selective_recompute if recompute == "selective" else OperatorGraph()
     made = Counter(each.elements for each in again.tensors if each.writers and each.outlives)
     attends = any(operator.attention is not None for operator in again.operators)
@@ -148,14 +180,15 @@ def stash_change_bytes(layer: Layer, precision: PrecisionName, recompute: str) -
         if tensor.writers or tensor.kind != "activation":
             continue
         readers = {read.operator for read in tensor.readers}
-        gathered = only_gathered(tensor, gathers)
-        if not gathered and not operands_of(tensor, linear):
+        gathered = [name for name, own in gathers.items() if only_gathered(tensor, own)]
+        copies = gathered or [name for name in narrow if operands_of(tensor, narrow[name])]
+        if not copies:
             continue
         of_attention = any(layer.backward.operators[i].attention is not None for i in readers)
         if (attends or not of_attention) and made[tensor.elements] > 0:
             made[tensor.elements] -= 1
             continue
-        change += PRECISIONS[precision].stored(tensor.elements)[0]
+        change += sum(PRECISIONS[name].stored(tensor.elements)[0] for name in copies)
         if gathered or readers <= linear:
             change -= tensor.elements * tensor.element_bytes
     return change

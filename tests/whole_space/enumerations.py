@@ -229,6 +229,7 @@ CASES: dict[str, dict[str, Any]] = {
             hbm_gib=[2, 8],
             recompute=["none", "full"],
             precision=["bf16", "fp8", "mxfp8", "nvfp4"],
+            linear_precisions={"solve": ["", "linear_fc1=mxfp8,linear_fc2=mxfp8"]},
         ),
     },
     "narrow-arrays": {
