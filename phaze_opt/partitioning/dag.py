@@ -136,7 +136,7 @@ def _solve(
         np.zeros((count, 5)),
     )
     steps = (downsets.grow_start, downsets.grow_node, downsets.grow_to)
-    arrays, memory = _arrays(graph), graph.memory_bytes
+    arrays, memory = graph_arrays(graph), graph.memory_bytes
     rest = left_over(steps, np.asarray(least_latencies(graph), dtype=np.float64))
     for begin in range(0, count, CHUNK):
         end = min(begin + CHUNK, count)
@@ -146,7 +146,7 @@ def _solve(
     return _walk_back(downsets, table)
 
 
-def _arrays(graph: UnitGraph) -> GraphArrays:
+def graph_arrays(graph: UnitGraph) -> GraphArrays:
     """Return the graph as arrays."""
     units = np.array([(u.accelerator_latency, u.cpu_latency, u.size_bytes) for u in graph.units])
     touch_start, touch = _flatten(graph.tensors_of_unit)

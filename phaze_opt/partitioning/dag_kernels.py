@@ -12,7 +12,7 @@ Words = NDArray[np.uint64]
 
 DownsetSteps = tuple[IntArray, IntArray, IntArray]
 """``grow_start``, ``grow_node`` and ``grow_to`` of `downsets.Downsets`."""
-_STEPS_TYPE = "UniTuple(i8[::1], 3)"
+STEPS_TYPE = "UniTuple(i8[::1], 3)"
 
 GraphArrays = tuple[FloatArray, IntArray, IntArray, IntArray, IntArray, FloatArray]
 """A graph of units:
@@ -22,7 +22,7 @@ GraphArrays = tuple[FloatArray, IntArray, IntArray, IntArray, IntArray, FloatArr
 - end_start, ends: where the ends of each tensor begin, and all ends, each producer first;
 - costs (tensors,): time of one transfer.
 """
-_GRAPH_TYPE = "Tuple((f8[:, ::1], i8[::1], i8[::1], i8[::1], i8[::1], f8[::1]))"
+GRAPH_TYPE = "Tuple((f8[:, ::1], i8[::1], i8[::1], i8[::1], i8[::1], f8[::1]))"
 
 DownsetTable = tuple[FloatArray, NDArray[np.int32], BoolArray]
 """The dynamic program, each (downsets, accelerators + 1, CPUs + 1): least largest load of a downset
@@ -36,7 +36,7 @@ transfers, and transfers that remain however the stage grows."""
 _QUEUE_TYPE = "Tuple((i4[::1], i8[::1], f8[:, ::1]))"
 
 
-@lazily_compiled(f"f8[::1]({_STEPS_TYPE}, f8[::1])")
+@lazily_compiled(f"f8[::1]({STEPS_TYPE}, f8[::1])")
 def left_over(steps: DownsetSteps, latencies: FloatArray) -> FloatArray:
     """Return, per downset, the sum of the latencies of the units outside it."""
     grow_start, grow_node, grow_to = steps
@@ -61,7 +61,7 @@ def _in_stage(bits: Words, smaller: int, larger: int, unit: int) -> bool:
 
 
 @inlined
-def _transfer_change(
+def transfer_change(
     bits: Words, smaller: int, larger: int, unit: int, graph: GraphArrays
 ) -> tuple[float, float]:
     """Return how ``unit`` changes the transfers of the stage it joins, and how much of that stays.
@@ -146,7 +146,7 @@ def _relax(
 
 
 @lazily_compiled(
-    f"void(i8, i8, u8[:, ::1], {_STEPS_TYPE}, {_GRAPH_TYPE}, f8, f8, f8[::1], {_TABLE_TYPE},"
+    f"void(i8, i8, u8[:, ::1], {STEPS_TYPE}, {GRAPH_TYPE}, f8, f8, f8[::1], {_TABLE_TYPE},"
     f" {_QUEUE_TYPE})",
     allocates=False,
 )
@@ -207,7 +207,7 @@ def relax_downsets(
                 fits = accelerators and latency <= limit and size <= memory
                 if not fits and not (cpus and cpu_load <= limit):
                     continue
-                change, for_good = _transfer_change(bits, smaller, larger, unit, graph)
+                change, for_good = transfer_change(bits, smaller, larger, unit, graph)
                 transfers, stays = totals[head, 3] + change, totals[head, 4] + for_good
                 fits = fits and latency + stays <= limit
                 if not fits and not (cpus and cpu_load <= limit):
