@@ -654,7 +654,7 @@ def evaluation_from_json_dict(plain: Mapping[str, Any]) -> Evaluation:
         # An older program stored none.
         own |= {"hfu": own.get("hfu") or 0.0, "mfu_causal": own.get("mfu_causal") or 0.0}
     placement = own.get("placement")
-    if isinstance(placement, Mapping) and isinstance(placement.get("stages"), list):
+    if isinstance(placement, Mapping) and isinstance(placement.get("stages"), list | tuple):
         own["placement"] = {**placement, "stages": [*map(_without_total, placement["stages"])]}
     evaluation = from_builtins(own, Evaluation, "evaluation")
     if evaluation.feasible:
