@@ -23,6 +23,7 @@ from .point_options import PointOptions
 
 if TYPE_CHECKING:
     from phaze_opt.evaluation import Evaluation
+    from phaze_opt.point import Point
 
 DegradeOption = Annotated[
     list[str] | None,
@@ -61,10 +62,12 @@ def evaluate(
 
     Example: phaze-opt evaluate --model bert-large --accelerator h100 --cluster dgx-h100
     --devices 64 --global-batch 512 --microbatch 4 --degrade slow-device=0.8 --degrade lost-node=1
+
+    Example: phaze-opt evaluate --model bert-large --accelerator a100-80=16,h100=8
+    --cluster dgx-a100 --devices 24 --global-batch 512 --microbatch 4
     """
     from phaze_opt.degraded import Degradation
     from phaze_opt.evaluation import (
-        evaluation_to_json_dict,
         place_on_slice,
         with_degraded,
         with_range,
@@ -79,6 +82,12 @@ def evaluate(
             "--degrade lost-node=1."
         )
     degradation = Degradation.of_texts(degrade, spare_nodes) if degrade else None
+    if kinds := options.kinds():
+        if degrade or timeline:
+            what = "--degrade" if degrade else "--timeline"
+            raise InputError(f"Several kinds of device do not go with {what}; leave it out.")
+        _evaluate_kinds(options, kinds, as_json)
+        return
     point = with_recompute_solved(options.point())
     costed = cost_point(point)
     evaluation = with_degraded(*place_on_slice(costed), degradation)
@@ -90,15 +99,39 @@ def evaluate(
         layers = costed.costs[evaluation.placement.tensor].passes
         passes = [scheduled for layer in layers for scheduled in layer.all()]
         write_timeline(timeline, evaluation.placement, passes)
+    _show(options, evaluation, point, as_json)
+    options.warn_of_assumptions(evaluation)
+    _exit_where_infeasible(evaluation)
+
+
+def _evaluate_kinds(options: PointOptions, kinds: dict[str, int], as_json: bool) -> None:
+    """Do as `evaluate` on several kinds of device."""
+    from phaze_opt.device_kinds import DeviceKind, evaluate_kinds
+
+    each = {name: replace(options, accelerator=name) for name in kinds}
+    devices = [
+        DeviceKind(name, of_kind.preset().accelerator, kinds[name])
+        for name, of_kind in each.items()
+    ]
+    point = next(iter(each.values())).point()
+    evaluation = evaluate_kinds(point, devices)
+    _show(options, evaluation, point, as_json)
+    for of_kind in each.values():
+        of_kind.warn_of_assumptions(evaluation)
+    _exit_where_infeasible(evaluation)
+
+
+def _show(options: PointOptions, evaluation: Evaluation, point: Point, as_json: bool) -> None:
+    """Print an evaluation, and warn of its power."""
+    from phaze_opt.evaluation import evaluation_to_json_dict
+
     if as_json:
         print_json(evaluation_to_json_dict(evaluation))
     else:
         from phaze_opt.report.tables import evaluation_tables
 
         print_table(evaluation_tables(evaluation, options.title(point.workload)))
-    options.warn_of_assumptions(evaluation)
     warn_of_power([evaluation])
-    _exit_where_infeasible(evaluation)
 
 
 @takes(PointOptions)
