@@ -169,6 +169,21 @@ def test_a_fast_kind_holds_more_layers() -> None:
     assert held == {0: 4, 1: 8}
 
 
+def test_messages_go_over_the_outermost_level() -> None:
+    """Of nodes of two devices too, whose own level would do for two stages of one kind."""
+    problem = chain(4)
+    layers = tuple(replace(layer, output_bytes=10**8) for layer in problem.layers[1])
+    slow = problem.cluster.levels[0]
+    fast = replace(slow, bandwidth_bytes_per_s=1e12, group_size=2)
+    near = replace(problem, layers={1: layers})
+    far = replace(near, cluster=replace(near.cluster, levels=(fast, slow)))
+    (one, _), (two, _) = (solve_kinds([each, each], (1, 1)) for each in (near, far))
+    assert one is not None and two is not None and two.placement.pipeline == 2
+    assert two.placement.time_per_batch_s == one.placement.time_per_batch_s
+    whole = solve_placement(with_devices(far, 2)).time_per_batch_s
+    assert two.placement.time_per_batch_s > whole
+
+
 def chain(layers: int) -> PlacementProblem:
     """Return equal layers on four devices."""
     own = tuple(
