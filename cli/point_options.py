@@ -22,6 +22,7 @@ from phaze_opt.choices import (
     Recompute,
     SoftwareName,
 )
+from phaze_opt.errors import InputError
 from phaze_opt.precision import AttentionPrecision, Fp8Scaling, PrecisionName
 from phaze_opt.training_options import LINEAR_LAYERS
 from phaze_opt.units import GIB
@@ -65,7 +66,13 @@ class PointOptions:
             "+mtp behind a name, shape or configuration adds layers that predict further ahead."
         ),
     ]
-    accelerator: Annotated[str, typer.Option(help="Preset, or TOML or JSON file.")]
+    accelerator: Annotated[
+        str,
+        typer.Option(
+            help="Preset, or TOML or JSON file. Of evaluate also several kinds, with how many "
+            "there are of each: a100-80=64,h100=32; every pipeline stage is on one of them."
+        ),
+    ]
     cluster: Annotated[str, typer.Option(help="Network preset, or TOML or JSON file.")]
     devices: Annotated[int, typer.Option(help="How many accelerators.")]
     global_batch: Annotated[int, typer.Option(help="Samples per optimizer step.")]
@@ -365,6 +372,21 @@ class PointOptions:
             prove=self.proof,
             stages=self.stages,
         ).point
+
+    def kinds(self) -> dict[str, int]:
+        """Return how many devices there are of each kind, where the accelerator says several."""
+        from phaze_opt.hardware.presets import read_kinds
+
+        found = read_kinds(self.accelerator)
+        for name, _ in found:
+            if [each for each, _ in found].count(name) > 1:
+                raise InputError(f"accelerator states {name} twice; state it once.")
+        if found and self.changes:
+            raise InputError(
+                "Several kinds of device do not go with --set; state what differs in a file with "
+                "base, and name that."
+            )
+        return dict(found)
 
     def preset(self) -> AcceleratorPreset:
         """Return the accelerator with its changes, and where its numbers come from."""

@@ -116,6 +116,10 @@ class Evaluation(PrintsAsTables, DrawsPlots):
         designs of a study and of `evaluate_many`, to which `with_range` adds it.
     degraded
         The run on a degraded cluster, where that was asked for and the whole one runs it.
+    accelerators
+        On which kind of device each stage is, where there are several kinds
+        (`phaze_opt.device_kinds`): areas and the rated power are then not known, numbers per device
+        are averages, and layers are counted on each kind.
     """
 
     feasible: bool
@@ -143,6 +147,7 @@ class Evaluation(PrintsAsTables, DrawsPlots):
     recompute: str | None = None
     time_per_batch_range_s: tuple[float, float] | None = None
     degraded: Degraded | None = None
+    accelerators: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -567,25 +572,65 @@ def _infeasible(error: InfeasibleError, costed: CostedPoint, tensor: int) -> Eva
 def _feasible(solved: Placement, costed: CostedPoint) -> Evaluation:
     """Join the placement with what follows from it for the whole cluster."""
     accelerator, cost = costed.point.accelerator, costed.costs[solved.tensor]
-    cluster, training = costed.point.cluster, costed.problem.training
-    sequence = costed.point.workload.sequence
-    time_s = solved.time_per_batch_s
-    energy_by_level_j = batch_energy_by_level_j(solved, cost, accelerator, training)
+    training = costed.problem.training
+    return evaluation_of(
+        solved,
+        costed,
+        OfDevices(
+            peak_flops_per_s=peak_flops_per_s(accelerator, training),
+            energy_by_level_j=batch_energy_by_level_j(solved, cost, accelerator, training),
+            static_power_w=static_power_w(accelerator),
+            layers=cost.layers,
+            area_mm2=accelerator.area_mm2,
+            area_chip_mm2=accelerator.area_chip_mm2,
+            tdp_w=accelerator.tdp_w,
+        ),
+    )
+
+
+def peak_flops_per_s(accelerator: Accelerator, training: Training) -> float:
+    """Return the nominal peak in which the linear layers of a training multiply."""
+    return accelerator.peak_flops_per_s * accelerator.nominal_rate(training.precision)
+
+
+@dataclass(frozen=True)
+class OfDevices:
+    """What an evaluation takes from its devices; the attributes are those of `Evaluation`.
+
+    Attributes
+    ----------
+    peak_flops_per_s
+        Nominal, of one device; on average where they differ.
+    """
+
+    peak_flops_per_s: float
+    energy_by_level_j: Mapping[str, float]
+    static_power_w: float
+    layers: tuple[LayerEvaluation, ...]
+    area_mm2: float | None = None
+    area_chip_mm2: float | None = None
+    tdp_w: float | None = None
+
+
+def evaluation_of(solved: Placement, costed: CostedPoint, own: OfDevices) -> Evaluation:
+    """Say what follows from a placement on some devices for the whole cluster."""
+    cost, training = costed.costs[solved.tensor], costed.problem.training
+    sequence, devices = costed.point.workload.sequence, costed.point.cluster.devices
+    time_s, peak = solved.time_per_batch_s, own.peak_flops_per_s
     microbatches = training.global_batch / training.microbatch
     sharing = solved.tensor * solved.context
     model_flops = cost.variant.training_flops * sharing * microbatches
     again_flops = _recompute_flops(cost) * sharing * microbatches
-    device_seconds = cluster.devices * time_s
-    peak = accelerator.peak_flops_per_s * accelerator.nominal_rate(training.precision)
-    mfu = model_flops / (cluster.devices * peak * time_s)
+    device_seconds = devices * time_s
+    mfu = model_flops / (devices * peak * time_s)
     trained = solved.microbatches * solved.data * training.microbatch
     return Evaluation(
         feasible=True,
         reason=None,
         throughput_samples_per_s=training.global_batch / time_s,
         time_per_batch_s=time_s,
-        area_mm2=accelerator.area_mm2,
-        area_chip_mm2=accelerator.area_chip_mm2,
+        area_mm2=own.area_mm2,
+        area_chip_mm2=own.area_chip_mm2,
         mfu=mfu,
         mfu_causal=mfu * (1.0 - cost.variant.masked_flops_share),
         hfu=(model_flops + again_flops) / (device_seconds * peak),
@@ -594,14 +639,14 @@ def _feasible(solved: Placement, costed: CostedPoint) -> Evaluation:
         if sequence == 1
         else sequence * training.global_batch / device_seconds,
         placement=solved,
-        layers=cost.layers,
+        layers=own.layers,
         time_breakdown_s=solved.time_breakdown_s,
-        unused_devices=cluster.devices - solved.devices,
+        unused_devices=devices - solved.devices,
         padding_samples=trained - training.global_batch,
-        energy_by_level_j=energy_by_level_j,
-        power_w_per_device=sum(energy_by_level_j.values()) / time_s / solved.devices,
-        static_power_w_per_device=static_power_w(accelerator),
-        tdp_w=accelerator.tdp_w,
+        energy_by_level_j=own.energy_by_level_j,
+        power_w_per_device=sum(own.energy_by_level_j.values()) / time_s / solved.devices,
+        static_power_w_per_device=own.static_power_w,
+        tdp_w=own.tdp_w,
         recompute=_found_recompute(costed.point),
     )
 
@@ -630,8 +675,9 @@ def evaluation_to_json_dict(evaluation: Evaluation) -> dict[str, Any]:
             plain["placement"]["stages"], evaluation.placement.stages, strict=True
         ):
             stage["memory_bytes"]["total"] = source.memory_bytes.total
-    if evaluation.degraded is None:
-        del plain["degraded"]
+    for name in ("degraded", "accelerators"):
+        if plain[name] is None:
+            del plain[name]
     plain["bound_by_share"] = evaluation.bound_by_share
     plain["energy_j_per_batch"] = evaluation.energy_j_per_batch
     return plain

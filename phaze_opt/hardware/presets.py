@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
@@ -28,6 +29,18 @@ FieldValue = str | float | bool | None
 
 _CHANGED = "changed by --set"
 _NO_NUMBERS = ("description", "calibration", "kernel", "kernels")
+
+
+_KIND = re.compile(r"(?P<name>[^=,]+)=(?P<devices>[0-9]{1,9})")
+
+
+def read_kinds(text: str) -> list[tuple[str, int]]:
+    """Read several kinds of device, ``a100-80=64,h100=32``: their names and how many there are.
+
+    Nothing where the text names a single accelerator.
+    """
+    found = [_KIND.fullmatch(part.strip()) for part in text.split(",")]
+    return [(each["name"], int(each["devices"])) for each in found if each] if all(found) else []
 
 
 @cache
@@ -109,6 +122,11 @@ def find_accelerator(name_or_path: str, above: tuple[Path, ...] = ()) -> Acceler
         If there is no such file.
     """
     if not name_or_path.endswith(FILE_SUFFIXES):
+        if read_kinds(name_or_path):
+            raise InputError(
+                f"The accelerator is {name_or_path!r}, several kinds of device, which only the "
+                "command evaluate and phaze_opt.device_kinds take; name one of them."
+            )
         return look_up(accelerator_presets(), name_or_path, "accelerator")
     return read_chip_file(Path(name_or_path), find_accelerator, above)
 

@@ -50,7 +50,7 @@ def evaluation_tables(evaluation: Evaluation, title: str = "") -> RenderableType
     ]
     if evaluation.placement is not None and evaluation.time_per_batch_s is not None:
         parts += [
-            section("Stages", _stage_table(evaluation.placement)),
+            section("Stages", _stage_table(evaluation.placement, evaluation.accelerators)),
             section(
                 "Time of a batch",
                 time_table(evaluation.time_breakdown_s, evaluation.time_per_batch_s),
@@ -98,9 +98,10 @@ def _layer_table(layers: Iterable[LayerEvaluation]) -> Table:
     return table
 
 
-def _stage_table(placement: Placement) -> Table:
-    """Show the pipeline stages; of a long pipeline the first and the last."""
-    table = grid(">stage", "layers", ">devices", ">load", ">memory", ">of which stash")
+def _stage_table(placement: Placement, accelerators: Sequence[str] | None = None) -> Table:
+    """Show the pipeline stages, on which accelerator if that differs; of many first and last."""
+    kinds = ("accelerator",) if accelerators else ()
+    table = grid(">stage", *kinds, "layers", ">devices", ">load", ">memory", ">of which stash")
     count = len(placement.stages)
     for index, stage in enumerate(placement.stages):
         if count > _MOST_STAGES and _MOST_STAGES // 2 <= index < count - 2:
@@ -109,6 +110,7 @@ def _stage_table(placement: Placement) -> Table:
         add_row(
             table,
             str(index),
+            *((accelerators[index],) if accelerators else ()),
             names[0] if len(names) == 1 else f"{names[0]} … {names[-1]} ({len(names)})",
             str(stage.devices),
             format_seconds(stage.load_s),

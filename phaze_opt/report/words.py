@@ -170,7 +170,8 @@ def evaluation_facts(evaluation: Evaluation) -> list[tuple[str, str]]:
         if evaluation.padding_samples:
             facts.append(("padding", padding_words(evaluation.padding_samples)))
         facts.append(("power", power_words(evaluation)))
-    return [*facts, ("area", area_words(evaluation)), ("bound by", binding_words(evaluation))]
+    area = [] if evaluation.accelerators else [("area", area_words(evaluation))]
+    return [*facts, *area, ("bound by", binding_words(evaluation))]
 
 
 def degraded_facts(degraded: Degraded) -> list[tuple[str, str]]:

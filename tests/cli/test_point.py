@@ -255,13 +255,14 @@ def test_words_come_before_tables(phaze: Phaze) -> None:
 
 
 def test_both_commands_take_the_same_options(phaze: Phaze) -> None:
-    """Every option of ``evaluate`` but those of the timeline is one of ``explain``."""
+    """Every option of ``evaluate`` but timelines and degraded clusters is one of ``explain``."""
 
     def options(command: str) -> set[str]:
         words = phaze(command, "--help").out.replace("│", " ").split()
         return {word for word in words if word.startswith("--")}
 
-    assert options("evaluate") - {"--timeline", "--force"} <= options("explain")
+    own = {"--timeline", "--force", "--degrade", "--spare-nodes"}
+    assert options("evaluate") - own <= options("explain")
 
 
 @pytest.mark.parametrize(
@@ -373,4 +374,40 @@ def test_degraded_clusters(phaze: Phaze) -> None:
 def test_a_degradation_that_is_none(phaze: Phaze, options: tuple[str, ...], words: str) -> None:
     """Is refused in one sentence."""
     refused = evaluate(phaze, *options)
+    assert refused.code == 2 and words in refused.err and refused.err.count("\n") == 1
+
+
+KINDS = {"accelerator": "a100-80=8,h100=8", "cluster": "dgx-a100", "devices": "16"}
+
+
+def test_several_kinds_of_device(phaze: Phaze) -> None:
+    """Text and JSON say on which kind each stage is."""
+    record = evaluate(phaze, "--json", **KINDS).json
+    assert set(record["accelerators"]) <= {"a100-80", "h100"}
+    assert len(record["accelerators"]) == record["placement"]["pipeline"]
+    out = evaluate(phaze, **KINDS).out
+    assert "accelerator" in out.partition("Stages")[2] and "area" not in out
+
+
+@pytest.mark.parametrize(
+    ("command", "options", "changes", "words"),
+    [
+        ("evaluate", (), {"devices": "24"}, "devices is 24, but the kinds of device have 8 + 8"),
+        ("evaluate", ("--set", "glb_mib=64"), {}, "do not go with --set"),
+        ("evaluate", ("--timeline", "out.html"), {}, "do not go with --timeline"),
+        ("evaluate", ("--degrade", "lost-node=1"), {}, "do not go with --degrade"),
+        ("evaluate", (), {"accelerator": "h100=8,h100=8"}, "accelerator states h100 twice"),
+        ("evaluate", (), {"accelerator": "h100=8,none=8"}, "Unknown accelerator 'none'."),
+        ("explain", (), {}, "several kinds of device, which only the command evaluate"),
+    ],
+)
+def test_what_several_kinds_do_not_go_with(
+    phaze: Phaze,
+    command: str,
+    options: tuple[str, ...],
+    changes: dict[str, str],
+    words: str,
+) -> None:
+    """Is refused in one sentence."""
+    refused = run(phaze, command, *options, **{**KINDS, **changes})
     assert refused.code == 2 and words in refused.err and refused.err.count("\n") == 1
