@@ -119,6 +119,13 @@ class PointOptions:
             "(hybrid sharding). 0: all replicas. Needs given degrees."
         ),
     ] = 0
+    recompute_early_stop: Annotated[
+        bool,
+        typer.Option(
+            "--recompute-early-stop",
+            help="Full recompute ends where the backward needs no more, as PyTorch's does.",
+        ),
+    ] = False
     gather_copies: Annotated[
         bool | None,
         typer.Option(
@@ -439,6 +446,7 @@ class PointOptions:
             microbatch=self.microbatch,
             recompute=recompute_with(self.recompute_parts, self.recompute),
             recompute_parts=self.recompute_parts,
+            recompute_early_stop=self.recompute_early_stop,
             offload_parts=self.offload_parts,
             offload_share=self.offload_share,
             offload_optimizer=self.offload_optimizer,

@@ -24,6 +24,7 @@ HANDLED: Mapping[str, Mapping[str, tuple[object, ...]]] = {
         "recompute": ("none", "selective", "full"),
         "overlap": ("none", "partial", "data", "experts", "all"),
         "residency": (False, True),
+        "recompute_early_stop": (False, True),
         "gather_copies": (False, True),
         "gradient_dtype": (None, "fp32", "bf16"),
         "precision": RECIPES,

@@ -209,8 +209,9 @@ class StudySpec:
     global_batch
         Samples per optimizer step on all devices.
     optimizer, sequence_parallel, residency, microbatch, recompute, zero, pipeline_schedule, \
-    interleave, overlap, fused_optimizer, gather_copies, launch, gradient_dtype, expert_parallel, \
-    dispatcher, expert_imbalance, precision, fp8_primary_weights, fp8_param_gather, \
+    interleave, overlap, fused_optimizer, recompute_early_stop, gather_copies, launch, \
+    gradient_dtype, expert_parallel, dispatcher, expert_imbalance, precision, \
+    fp8_primary_weights, fp8_param_gather, \
     attention_precision, accumulation_dtype, context_parallel, context_kind, recompute_parts, \
     fused_accumulation, expert_tensor_parallel, expert_capacity, dispatch_precision, \
     bf16_layers_at_start, bf16_layers_at_end, fp8_scaling, fp8_transposes, offload_parts, \
@@ -265,6 +266,7 @@ class StudySpec:
     interleave: int = 1
     overlap: Overlap = "data"
     fused_optimizer: bool = True
+    recompute_early_stop: bool = False
     gather_copies: bool = False
     launch: Launch = "graphs"
     gradient_dtype: GradientDtype | None = None

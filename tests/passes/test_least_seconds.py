@@ -59,6 +59,7 @@ trainings = st.builds(
     zero=st.sampled_from([0, 1, 3]),
     overlap=st.sampled_from(["none", "partial", "data", "experts", "all"]),
     fused_optimizer=st.booleans(),
+    recompute_early_stop=st.booleans(),
     gather_copies=st.booleans(),
     residency=st.booleans(),
     launch=st.sampled_from(["graphs", "compiled", "eager"]),
