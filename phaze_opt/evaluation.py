@@ -18,6 +18,8 @@ from phaze_opt.checked import Named, check_fields, checked
 from phaze_opt.choices import AttentionKind, EvaluationPlotKind, FusionMode
 from phaze_opt.codec import from_builtins, to_builtins
 from phaze_opt.cost_model_version import COST_MODEL_VERSION as COST_MODEL_VERSION
+from phaze_opt.economics.bill import Bill, bill_of
+from phaze_opt.economics.choices import Economics
 from phaze_opt.errors import InfeasibleError, InputError
 from phaze_opt.garbage import collected_later
 from phaze_opt.hardware.accelerator import Accelerator
@@ -50,13 +52,19 @@ from phaze_opt.workload.graph import Workload
 PointRate = RangedRate | Literal["host"]
 """Rates of the chip that have a range, and that at which the host launches kernels."""
 
+_BILLED = (
+    *("cost_usd_per_million_samples", "tco_usd", "carbon_kg_per_million_samples", "carbon_kg"),
+    "wall_power_w_per_device",
+)
+"""Figures of a bill that stand beside the others of an evaluation, each with its range."""
+
 _ROOMY_BYTES = 2**50
 """Memory that holds every run."""
 AT_ONCE = 64
 """Points that are estimated together: more take more memory, and hardly less time."""
 
 
-@deferrable("layers", "time_per_batch_range_s")
+@deferrable("layers", "time_per_batch_range_s", "bill")
 @dataclass(frozen=True, repr=False)
 class Evaluation(PrintsAsTables, DrawsPlots):
     """The answer for one point, with its breakdown.
@@ -113,6 +121,9 @@ class Evaluation(PrintsAsTables, DrawsPlots):
         Time per batch on the fastest and on the slowest chips of the name, see
         `phaze_opt.hardware.ranges`; ``None`` if infeasible, if the chip states no range, and of the
         designs of a study and of `evaluate_many`, to which `with_range` adds it.
+    bill
+        Dollars, watts at the wall and carbon; ``None`` if infeasible, or where the area of the
+        chip's dies is unknown.
     """
 
     feasible: bool
@@ -139,6 +150,7 @@ class Evaluation(PrintsAsTables, DrawsPlots):
     tdp_w: float | None = None
     recompute: str | None = None
     time_per_batch_range_s: tuple[float, float] | None = None
+    bill: Bill | None = None
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -222,6 +234,7 @@ def evaluate(
     lane_rate: float = 1.0,
     prove: bool = False,
     stages: StagesText | None = None,
+    economics: Economics | Named = "",
 ) -> Evaluation:
     """Estimate, schedule and place one training run.
 
@@ -260,6 +273,9 @@ def evaluate(
     stages
         Layers of the pipeline stages of given degrees, ``(3, 4, 4, 3)`` or ``"3,4,4,3"``: repeated
         layers, or all with what stands before and after them. Even ones by default.
+    economics
+        Grid, prices, lifetime, margin and volume, see `phaze_opt.economics.choices.Economics`; as
+        text a file of them, or ``"grid=europe,margin=7"``. No time depends on them.
 
     Returns
     -------
@@ -292,6 +308,7 @@ def evaluate(
         lane_rate=lane_rate,
         prove=prove,
         stages=stages,
+        economics=economics,
     ).point
     point = with_recompute_solved(point, cache)
     return with_range(point, evaluate_one(point, cache), cache)
@@ -561,6 +578,17 @@ def _feasible(solved: Placement, costed: CostedPoint) -> Evaluation:
         static_power_w_per_device=static_power_w(accelerator),
         tdp_w=accelerator.tdp_w,
         recompute=_found_recompute(costed.point),
+        bill=deferred(
+            partial(
+                bill_of,
+                accelerator,
+                costed.point.economics,
+                cluster.devices,
+                training.global_batch / time_s,
+                energy_by_level_j,
+                time_s,
+            )
+        ),
     )
 
 
@@ -590,21 +618,26 @@ def evaluation_to_json_dict(evaluation: Evaluation) -> dict[str, Any]:
             stage["memory_bytes"]["total"] = source.memory_bytes.total
     plain["bound_by_share"] = evaluation.bound_by_share
     plain["energy_j_per_batch"] = evaluation.energy_j_per_batch
+    for figure in _BILLED:
+        ranged = None if evaluation.bill is None else getattr(evaluation.bill, figure)
+        plain[figure] = None if ranged is None else ranged.central
+        plain[f"{figure}_range"] = None if ranged is None else [ranged.low, ranged.high]
     return plain
 
 
 def evaluation_from_json_dict(plain: Mapping[str, Any]) -> Evaluation:
     """Build an evaluation from the plain data that `evaluation_to_json_dict` returns.
 
-    Values that follow from the fields (``bound_by_share``, ``energy_j_per_batch`` and the total
-    memory of a stage) are not read, but computed again.
+    Values that follow from the fields (``bound_by_share``, ``energy_j_per_batch``, the figures of
+    the bill and the total memory of a stage) are not read, but computed again.
 
     Raises
     ------
     InputError
         If the data is not that of an evaluation, or contradicts itself.
     """
-    derived = ("bound_by_share", "energy_j_per_batch")
+    derived = {"bound_by_share", "energy_j_per_batch", *_BILLED}
+    derived |= {f"{figure}_range" for figure in _BILLED}
     own = {key: value for key, value in plain.items() if key not in derived}
     if not own.get("feasible"):
         # An older program stored none.
