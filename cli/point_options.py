@@ -306,6 +306,15 @@ class PointOptions:
     power_limit_w: Annotated[
         float | None, typer.Option(help="Average dynamic power a device may take.")
     ] = None
+    economics: Annotated[
+        str,
+        typer.Option(
+            metavar="FILE|KEY=VALUE,…",
+            help="What those who pay state: grid, energy_usd_per_kwh, pue, lifetime_years, margin, "
+            "volume, host_usd, network_usd. No time depends on it.",
+            show_default=False,
+        ),
+    ] = ""
     sequence: Annotated[
         int | None, typer.Option(help="Tokens per sample, if not the model's own.")
     ] = None
@@ -378,6 +387,7 @@ class PointOptions:
             power_limit_w=self.power_limit_w,
             prove=self.proof,
             stages=self.stages,
+            economics=self.economics,
         ).point
 
     def kinds(self) -> dict[str, int]:

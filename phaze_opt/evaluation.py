@@ -19,6 +19,8 @@ from phaze_opt.choices import AttentionKind, EvaluationPlotKind, FusionMode
 from phaze_opt.codec import from_builtins, to_builtins
 from phaze_opt.cost_model_version import COST_MODEL_VERSION as COST_MODEL_VERSION
 from phaze_opt.degraded import Degradation, Degraded, degraded
+from phaze_opt.economics.bill import Bill, bill_of
+from phaze_opt.economics.choices import Economics
 from phaze_opt.errors import InfeasibleError, InputError
 from phaze_opt.garbage import collected_later
 from phaze_opt.hardware.accelerator import Accelerator
@@ -51,13 +53,19 @@ from phaze_opt.workload.graph import Workload
 PointRate = RangedRate | Literal["host"]
 """Rates of the chip that have a range, and that at which the host launches kernels."""
 
+_BILLED = (
+    *("cost_usd_per_million_samples", "tco_usd", "carbon_kg_per_million_samples", "carbon_kg"),
+    "wall_power_w_per_device",
+)
+"""Figures of a bill that stand beside the others of an evaluation, each with its range."""
+
 _ROOMY_BYTES = 2**50
 """Memory that holds every run."""
 AT_ONCE = 64
 """Points that are estimated together: more take more memory, and hardly less time."""
 
 
-@deferrable("layers", "time_per_batch_range_s")
+@deferrable("layers", "time_per_batch_range_s", "bill")
 @dataclass(frozen=True, repr=False)
 class Evaluation(PrintsAsTables, DrawsPlots):
     """The answer for one point, with its breakdown.
@@ -120,6 +128,9 @@ class Evaluation(PrintsAsTables, DrawsPlots):
         On which kind of device each stage is, where there are several kinds
         (`phaze_opt.device_kinds`): areas and the rated power are then not known, numbers per device
         are averages, and layers are counted on each kind.
+    bill
+        Dollars, watts at the wall and carbon; ``None`` if infeasible, or where the area of the
+        chip's dies is unknown.
     """
 
     feasible: bool
@@ -148,6 +159,7 @@ class Evaluation(PrintsAsTables, DrawsPlots):
     time_per_batch_range_s: tuple[float, float] | None = None
     degraded: Degraded | None = None
     accelerators: tuple[str, ...] | None = None
+    bill: Bill | None = None
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -232,6 +244,7 @@ def evaluate(
     prove: bool = False,
     stages: StagesText | None = None,
     degrade: Degradation | None = None,
+    economics: Economics | Named = "",
 ) -> Evaluation:
     """Estimate, schedule and place one training run.
 
@@ -272,6 +285,9 @@ def evaluate(
         layers, or all with what stands before and after them. Even ones by default.
     degrade
         What is wrong with the cluster: adds the run as it stands there, and placed again.
+    economics
+        Grid, prices, lifetime, margin and volume, see `phaze_opt.economics.choices.Economics`; as
+        text a file of them, or ``"grid=europe,margin=7"``. No time depends on them.
 
     Returns
     -------
@@ -304,6 +320,7 @@ def evaluate(
         lane_rate=lane_rate,
         prove=prove,
         stages=stages,
+        economics=economics,
     ).point
     point = with_recompute_solved(point, cache)
     costed, evaluation = place_on_slice(cost_point(point, cache), cache)
@@ -573,17 +590,28 @@ def _feasible(solved: Placement, costed: CostedPoint) -> Evaluation:
     """Join the placement with what follows from it for the whole cluster."""
     accelerator, cost = costed.point.accelerator, costed.costs[solved.tensor]
     training = costed.problem.training
+    energy_by_level_j = batch_energy_by_level_j(solved, cost, accelerator, training)
+    bill = partial(
+        bill_of,
+        accelerator,
+        costed.point.economics,
+        costed.point.cluster.devices,
+        training.global_batch / solved.time_per_batch_s,
+        energy_by_level_j,
+        solved.time_per_batch_s,
+    )
     return evaluation_of(
         solved,
         costed,
         OfDevices(
             peak_flops_per_s=peak_flops_per_s(accelerator, training),
-            energy_by_level_j=batch_energy_by_level_j(solved, cost, accelerator, training),
+            energy_by_level_j=energy_by_level_j,
             static_power_w=static_power_w(accelerator),
             layers=cost.layers,
             area_mm2=accelerator.area_mm2,
             area_chip_mm2=accelerator.area_chip_mm2,
             tdp_w=accelerator.tdp_w,
+            bill=deferred(bill),
         ),
     )
 
@@ -610,6 +638,7 @@ class OfDevices:
     area_mm2: float | None = None
     area_chip_mm2: float | None = None
     tdp_w: float | None = None
+    bill: Bill | None = None
 
 
 def evaluation_of(solved: Placement, costed: CostedPoint, own: OfDevices) -> Evaluation:
@@ -648,6 +677,7 @@ def evaluation_of(solved: Placement, costed: CostedPoint, own: OfDevices) -> Eva
         static_power_w_per_device=own.static_power_w,
         tdp_w=own.tdp_w,
         recompute=_found_recompute(costed.point),
+        bill=own.bill,
     )
 
 
@@ -680,21 +710,26 @@ def evaluation_to_json_dict(evaluation: Evaluation) -> dict[str, Any]:
             del plain[name]
     plain["bound_by_share"] = evaluation.bound_by_share
     plain["energy_j_per_batch"] = evaluation.energy_j_per_batch
+    for figure in _BILLED:
+        ranged = None if evaluation.bill is None else getattr(evaluation.bill, figure)
+        plain[figure] = None if ranged is None else ranged.central
+        plain[f"{figure}_range"] = None if ranged is None else [ranged.low, ranged.high]
     return plain
 
 
 def evaluation_from_json_dict(plain: Mapping[str, Any]) -> Evaluation:
     """Build an evaluation from the plain data that `evaluation_to_json_dict` returns.
 
-    Values that follow from the fields (``bound_by_share``, ``energy_j_per_batch`` and the total
-    memory of a stage) are not read, but computed again.
+    Values that follow from the fields (``bound_by_share``, ``energy_j_per_batch``, the figures of
+    the bill and the total memory of a stage) are not read, but computed again.
 
     Raises
     ------
     InputError
         If the data is not that of an evaluation, or contradicts itself.
     """
-    derived = ("bound_by_share", "energy_j_per_batch")
+    derived = {"bound_by_share", "energy_j_per_batch", *_BILLED}
+    derived |= {f"{figure}_range" for figure in _BILLED}
     own = {key: value for key, value in plain.items() if key not in derived}
     if not own.get("feasible"):
         # An older program stored none.

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from phaze_opt.economics.carbon import embodied_kg
 from phaze_opt.economics.choices import Economics
 from phaze_opt.economics.constants import CASES, Case
 from phaze_opt.economics.operation import Rates, device_usd, wall_power_w
-from phaze_opt.economics.package import Parts, cheapest_dies, package_usd
+from phaze_opt.economics.package import MADE, Parts, cheapest_dies, package_usd
 from phaze_opt.hardware.accelerator import Accelerator
 from phaze_opt.hardware.energy import static_power_w
 
 _MILLION = 1e6
 
 
-class Ranged(NamedTuple):
+@dataclass(frozen=True)
+class Ranged:
     """A figure with its low and its high value."""
 
     low: float
@@ -31,6 +31,8 @@ class Bill:
 
     Attributes
     ----------
+    devices
+        Of the cluster, used or not.
     silicon_mm2, dies_per_package
         Area of all dies of a chip, and how many they are.
     device_usd
@@ -52,6 +54,7 @@ class Bill:
         These over the samples of a lifetime, times a million.
     """
 
+    devices: int
     silicon_mm2: float
     dies_per_package: int
     device_usd: Mapping[str, Ranged]
@@ -64,10 +67,14 @@ class Bill:
     carbon_kg_per_million_samples: Ranged
 
     @property
+    def device_price_usd(self) -> float:
+        """Price of a device with its shares of host and network."""
+        return sum(part.central for part in self.device_usd.values())
+
+    @property
     def made_usd(self) -> float:
         """What the chip costs to make."""
-        of_chip = ("silicon", "memory", "packaging", "loss", "assembly")
-        return sum(self.device_usd[part].central for part in of_chip)
+        return sum(self.device_usd[part].central for part in MADE)
 
 
 @dataclass(frozen=True)
@@ -126,6 +133,7 @@ def bill_of(
 
     cases = [in_case(case) for case in CASES]
     return Bill(
+        devices,
         float(parts.silicon_mm2),
         int(dies),
         _by_part([case.device_usd for case in cases]),

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from pathlib import Path
 
 from phaze_opt.checked import check_fields
+from phaze_opt.codec import FILE_SUFFIXES, from_builtins, read_document
 from phaze_opt.economics.constants import grids
 from phaze_opt.errors import InputError, look_up
 from phaze_opt.printing import short_repr
@@ -72,3 +74,35 @@ class Economics:
         """Kilograms of CO2 equivalent per kWh of the cluster."""
         stated = self.grid_g_per_kwh
         return (grids()[self.grid] if stated is None else stated) / 1000.0
+
+
+def read_economics(text: str) -> Economics:
+    """Return the choices that a text states: a file, or ``grid=europe,margin=7``.
+
+    Raises
+    ------
+    InputError
+        If a name is unknown or a value is not allowed.
+    NotFoundError
+        If there is no such file.
+    """
+    if text.endswith(FILE_SUFFIXES):
+        what = f"economics file {text}"
+        return from_builtins(read_document(Path(text), "economics file"), Economics, what)
+    stated: dict[str, str | float | int] = {}
+    for pair in filter(None, text.split(",")):
+        name, separator, value = (part.strip() for part in pair.partition("="))
+        if not separator:
+            raise InputError(
+                f"economics is {pair!r}, but it must be a file, or numbers as grid=europe,margin=7."
+            )
+        stated[name] = _number(value)
+    return from_builtins(stated, Economics, "economics")
+
+
+def _number(text: str) -> str | float | int:
+    """Read a number, where it is one."""
+    try:
+        return int(text) if text.isdecimal() else float(text)
+    except ValueError:
+        return text

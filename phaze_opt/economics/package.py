@@ -22,6 +22,9 @@ from phaze_opt.hardware.process_node import (
     memory_stacks,
 )
 
+MADE = ("silicon", "memory", "packaging", "loss", "assembly")
+"""Parts of what a chip costs to make."""
+
 _MOST_DIES = 8
 """So many dies are tried, unless the reticle needs more."""
 
@@ -81,10 +84,7 @@ def package_usd(parts: Parts[Number], dies: Number, case: Case) -> Mapping[str, 
     mounted = packaging + silicon + memory * (parts.stacks > 0.0)
     loss = mounted * (own.attached_share**-attached - 1.0)
     assembly = own.assembly_usd + 0.0 * silicon
-    return {
-        "silicon": silicon, "memory": memory, "packaging": packaging, "loss": loss,
-        "assembly": assembly,
-    }  # fmt: skip
+    return dict(zip(MADE, (silicon, memory, packaging, loss, assembly), strict=True))
 
 
 def die_area_mm2(parts: Parts[Number], dies: Number) -> Number:
