@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from docs.tools.every_row import ROW_FILES, ROW_PAGES
 from docs.tools.references import PAGES
 
 ROOT = Path(__file__).parents[2]
@@ -19,6 +20,9 @@ DOCUMENTS = (
     *sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "studies").glob("**/*.md")),
 )
 """Documents from elsewhere in the checkout that are pages of the site too, at the same path."""
+
+GENERATED = {*PAGES, *ROW_PAGES, *ROW_FILES}
+"""Paths in the site of what follows from the code."""
 
 _LINK = re.compile(r"(!?\[[^\]]*\]\()([^)\s]+)(\))")
 _FENCE = re.compile(r"^( *)(```+).*?^\1\2`*$", re.MULTILINE | re.DOTALL)
@@ -106,7 +110,7 @@ def leads_somewhere(link: str, source: str) -> bool:
     path = (
         posixpath.normpath(posixpath.join(posixpath.dirname(source), target)) if target else source
     )
-    if path.removeprefix(f"{FOLDER}/") in PAGES:
+    if path.removeprefix(f"{FOLDER}/") in GENERATED:
         return True
     file = ROOT / path
     if anchor and file.suffix == ".md":
