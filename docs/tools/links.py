@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from docs.tools.dataset import DATASET_FILES
 from docs.tools.every_row import ROW_FILES, ROW_PAGES
 from docs.tools.references import PAGES
 
@@ -21,8 +22,8 @@ DOCUMENTS = (
 )
 """Documents from elsewhere in the checkout that are pages of the site too, at the same path."""
 
-GENERATED = {*PAGES, *ROW_PAGES, *ROW_FILES}
-"""Paths in the site of what follows from the code."""
+GENERATED = {**PAGES, **ROW_PAGES, **ROW_FILES, **DATASET_FILES}
+"""What follows from code and data, by path in the site."""
 
 _LINK = re.compile(r"(!?\[[^\]]*\]\()([^)\s]+)(\))")
 _FENCE = re.compile(r"^( *)(```+).*?^\1\2`*$", re.MULTILINE | re.DOTALL)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from docs.tools.dataset import columns_table, dataset_table
 from docs.tools.every_row import by_kind_table, releases_table
 from docs.tools.peers import peer_rows_table, peers_table
 from docs.tools.tables import table
@@ -67,6 +68,8 @@ PARTS: Mapping[str, Callable[[], str]] = {
     "accuracy-releases": releases_table,
     "accuracy-peers": peers_table,
     "accuracy-peer-rows": peer_rows_table,
+    "dataset-files": dataset_table,
+    "dataset-columns": columns_table,
     "expressible-table": expressible_table,
     "inexpressible-reasons": inexpressible_reasons,
 }
