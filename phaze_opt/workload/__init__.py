@@ -13,6 +13,7 @@ Modules
 ``expert_parallel``  a captured model whose routed experts are shared out among devices
 ``context_parallel``  a captured model whose sequences are shared among devices
 ``sparse_attention``  attention to keys that an indexer chooses: shapes, and work of its kernels
+``compressed_attention``  attention to the latest and to compressed tokens, and residual streams
 ``diffusion``      diffusion transformers: what they have beside the shape of their blocks
 ``trained``        what of a model is trained: frozen parts, and low-rank adapters
 ``model_string``   the shape from ``gpt:...``, ``llama:...`` and ``moe:...``
@@ -20,6 +21,7 @@ Modules
                    a row for a ``model_type`` is, ``huggingface_dense`` the rows of dense language
                    models, ``huggingface_encoders`` those of BERT, ViT and T5,
                    ``huggingface_experts`` those of mixtures of experts,
+                   ``huggingface_deepseek`` those of DeepSeek and models with its attention,
                    ``huggingface_hybrids`` those of state-space models, ``huggingface_towers`` those
                    of speech and text, and of images beside text, ``huggingface_diffusion`` those of
                    diffusion transformers, ``huggingface_fields`` what hangs on several keys
@@ -59,6 +61,7 @@ bytes that an operator reads and writes  -> `graph.OperatorGraph.read_bytes`,
 FLOPs of an indexer, and of what it learns from -> `sparse_attention.index_work`,
                                             `sparse_attention.target_work`,
                                             `sparse_attention.index_backward_work`
+entries that a query sees, weights of streams -> `compressed_attention.CompressedAttention`
 FLOPs of a graph, of a model's forward   -> `graph.OperatorGraph.flops`,
                                             `graph.WorkloadVariant.forward_flops`
 vocabulary padded for a tensor degree    -> `config.TransformerConfig.padded_vocabulary`

@@ -27,8 +27,8 @@ QUANTISE = "quantise"
 _PER_TENSOR = ("fp8", "int8")
 """Recipes with one scale per tensor."""
 _ROUTER = "route"
-_ADAPTER = "adapter_product"
-"""Beginning of the names of the products of adapters, which stay in 16 bits."""
+_WIDE = ("adapter_product", "stream_product")
+"""Beginnings of the names of products that stay in 16 bits: of adapters, of residual streams."""
 _NARROW_DTYPE: Dtype = "uint8"
 """Of narrow copies, see `phaze_opt.precision.Precision.stored`."""
 _LEAST_EDGE = 16
@@ -78,7 +78,7 @@ def _is_linear(operator: Operator) -> bool:
     """Say whether an operator is one product whose edges are long enough."""
     if len(operator.gemms) != 1 or operator.attention is not None:
         return False
-    if operator.id.startswith(_ADAPTER):
+    if operator.id.startswith(_WIDE):
         return False
     gemm = operator.gemms[0]
     return min(gemm.m, gemm.n, gemm.k) >= _LEAST_EDGE

@@ -11,6 +11,7 @@ from msgspec import UNSET, UnsetType
 from phaze_opt.choices import AttentionKind
 from phaze_opt.errors import InputError
 from phaze_opt.training_options import check_expert_capacity
+from phaze_opt.workload.compressed_attention import CompressedAttention
 from phaze_opt.workload.config_checks import check_shape
 from phaze_opt.workload.diffusion import Diffusion
 from phaze_opt.workload.experts import Experts, LatentAttention
@@ -173,6 +174,9 @@ class TransformerConfig:
         elements, and the text beside them (Stable Diffusion 3, FLUX.1).
     trained
         What of it is trained, where it is not all.
+    compressed
+        Attention of all blocks to the latest tokens and to compressed ones, and residual streams
+        (DeepSeek-V4); heads share one key, and all blocks have experts.
 
     Those from ``experts`` on are left out of the JSON of a shape that does not have them.
     """
@@ -238,6 +242,7 @@ class TransformerConfig:
     diffusion: Diffusion | UnsetType = UNSET
     trained: Trained | UnsetType = UNSET
     pools: Literal[True] | UnsetType = UNSET
+    compressed: CompressedAttention | UnsetType = UNSET
 
     def __post_init__(self) -> None:
         check_shape(self)
@@ -273,6 +278,8 @@ class TransformerConfig:
     @property
     def rotary_size(self) -> int:
         """Elements of a head that rotary positions rotate."""
+        if self.compressed:
+            return self.compressed.rotary
         if self.latent:
             return self.latent.rotary
         return self.rotary_elements or self.head_size
@@ -358,6 +365,8 @@ class TransformerConfig:
         """Heads of attention, and of the mixers of a pattern, each split over the group."""
         letters = set(self.pattern or "*")
         attends = (self.heads, self.key_value_heads) if letters & {"*", "H"} else ()
+        if self.compressed:
+            attends = self.heads, self.compressed.groups
         scans = (self.state_space.heads, self.state_space.groups) if self.state_space else ()
         deltas = (self.delta_net.heads, self.delta_net.key_heads) if self.delta_net else ()
         return (*attends, *scans, *deltas)

@@ -10,6 +10,7 @@ from phaze_opt.checked import shown
 from phaze_opt.errors import InputError
 
 if TYPE_CHECKING:
+    from phaze_opt.workload.compressed_attention import CompressedAttention
     from phaze_opt.workload.config import TransformerConfig
 
 LARGEST_SIZE = 2**24
@@ -212,6 +213,8 @@ def _blocks(config: TransformerConfig) -> None:
         )
     if config.indexer and (config.attention_dropout or config.attention_softcap):
         raise InputError("An indexer needs attention without dropout and without a soft cap.")
+    if config.compressed:
+        _compressed(config, config.compressed)
     if config.prediction_layers is not UNSET:
         refuse_outside("prediction_layers", config.prediction_layers, 1, MOST_LAYERS)
         if config.positions not in ("rotary", "none") or config.embedding_width != config.hidden:
@@ -221,6 +224,29 @@ def _blocks(config: TransformerConfig) -> None:
             )
     if config.norm_parameters and config.norm != "layer_norm":
         raise InputError("norm_parameters needs layer_norm; other norms have a weight.")
+
+
+def _compressed(config: TransformerConfig, shape: CompressedAttention) -> None:
+    """Refuse compressed attention that is none, or needs what the model does not have."""
+    plain = config.attention == "flash" and config.causal and config.positions == "rotary"
+    others = config.latent or config.windows or config.pattern or config.sinks or config.indexer
+    routed = config.experts and not config.experts.dense_layers and config.kv_heads == 1
+    if not (plain and routed) or others or config.norm != "rms_norm":
+        raise InputError(
+            "Compressed attention needs causal, fused attention with rotary positions and one key "
+            "head, RMS norms, experts in all blocks, and no other kind of attention."
+        )
+    if len(shape.ratios) != config.layers or config.heads % shape.groups:
+        raise InputError(
+            f"Compressed attention has {len(shape.ratios)} ratios and {shape.groups} groups, but "
+            f"there are {config.layers} layers, and groups must divide the {config.heads} heads."
+        )
+    for ratio in filter(None, shape.ratios):
+        if config.sequence % ratio:
+            raise InputError(
+                f"sequence is {config.sequence}, but it must be a multiple of the {ratio} tokens "
+                "of a compressed one."
+            )
 
 
 def _towers(config: TransformerConfig) -> None:

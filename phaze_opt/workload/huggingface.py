@@ -20,6 +20,7 @@ from phaze_opt.codec import from_builtins, from_json, read_file
 from phaze_opt.errors import InputError, PhazeError, unknown_name
 from phaze_opt.paths import look
 from phaze_opt.workload.config import TransformerConfig
+from phaze_opt.workload.huggingface_deepseek import DEEPSEEK_FAMILIES
 from phaze_opt.workload.huggingface_dense import DENSE_FAMILIES
 from phaze_opt.workload.huggingface_diffusion import DIFFUSION_FAMILIES
 from phaze_opt.workload.huggingface_encoders import ENCODER_FAMILIES
@@ -49,6 +50,7 @@ FAMILIES: Mapping[str, Family] = {
     **DENSE_FAMILIES,
     **ENCODER_FAMILIES,
     **EXPERT_FAMILIES,
+    **DEEPSEEK_FAMILIES,
     **HYBRID_FAMILIES,
     **TOWER_FAMILIES,
     **DIFFUSION_FAMILIES,

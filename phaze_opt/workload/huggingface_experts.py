@@ -6,7 +6,7 @@ counted.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from phaze_opt.workload import huggingface_fields as fields
@@ -15,7 +15,7 @@ from phaze_opt.workload.huggingface_families import NO_WINDOW, Family, language_
 from phaze_opt.workload.huggingface_fields import Plain, flag, refusal, whole_number
 
 
-def _experts(
+def experts_of(
     plain: Plain, defaults: Mapping[str, tuple[str, int]], dense: Iterable[int], **others: Any
 ) -> dict[str, Any]:
     """Return the fields of the experts; a model without dense blocks has no other inner width.
@@ -53,7 +53,7 @@ def _mixtral(plain: Plain) -> dict[str, Any]:
         "top_k": ("num_experts_per_tok", 2),
         "feed_forward": ("intermediate_size", 14336),
     }
-    return {**fields.every_layer_slides(0)(plain), **_experts(plain, sizes, ())}
+    return {**fields.every_layer_slides(0)(plain), **experts_of(plain, sizes, ())}
 
 
 def _qwen2_moe(plain: Plain) -> dict[str, Any]:
@@ -68,7 +68,7 @@ def _qwen2_moe(plain: Plain) -> dict[str, Any]:
     return {
         **windows,
         "query_key_value_bias": flag(plain, "qkv_bias", True),
-        **_experts(plain, sizes, sparse_step(plain, layers), shared_gate=True),
+        **experts_of(plain, sizes, sparse_step(plain, layers), shared_gate=True),
     }
 
 
@@ -84,69 +84,8 @@ def _qwen3_moe(plain: Plain) -> dict[str, Any]:
     return {
         **(fields.every_layer_slides(0)(window) if slides else {}),
         **fields.attention_bias(plain),
-        **_experts(plain, sizes, sparse_step(plain, layers)),
+        **experts_of(plain, sizes, sparse_step(plain, layers)),
     }
-
-
-def _deepseek(version: int) -> Callable[[Plain], dict[str, Any]]:
-    """Return what computes experts and latent attention of DeepSeek-V2, or of V3 and Kimi K2."""
-    is_third = version == 3
-
-    def compute(plain: Plain) -> dict[str, Any]:
-        width = whole_number(plain, "moe_intermediate_size", 2048 if is_third else 1407)
-        sizes = {
-            "count": ("n_routed_experts", 256 if is_third else 64),
-            "top_k": ("num_experts_per_tok", 8 if is_third else 6),
-        }
-        layers = whole_number(plain, "num_hidden_layers", 61 if is_third else 32)
-        first = whole_number(plain, "first_k_dense_replace", 3 if is_third else 0)
-        every = whole_number(plain, "moe_layer_freq", 1) or 1
-        scores = plain.get("scoring_func") or ("sigmoid" if is_third else "softmax")
-        if scores not in ("sigmoid", "softmax"):
-            raise refusal("scoring_func", scores, '"sigmoid" or "softmax"')
-        latent = {
-            "kv_rank": whole_number(plain, "kv_lora_rank", 512),
-            # Null means that queries come from the residual stream.
-            "query_rank": whole_number(plain, "q_lora_rank", 0 if "q_lora_rank" in plain else 1536),
-            "plain": whole_number(plain, "qk_nope_head_dim", 128),
-            "rotary": whole_number(plain, "qk_rope_head_dim", 64),
-            "value": whole_number(plain, "v_head_dim", 128),
-        }
-        shared = whole_number(plain, "n_shared_experts", 1 if is_third else 2) * width
-        dense = [i for i in range(layers) if i < first or i % every]
-        others = {"feed_forward": width, "shared": shared, "scores": scores}
-        if is_third or plain.get("topk_method", "greedy") != "greedy":
-            groups = ("n_group", "topk_group"), (8, 4) if is_third else (1, 1)
-            for name, key, usual in zip(("groups", "top_groups"), *groups, strict=True):
-                others[name] = whole_number(plain, key, usual) or 1
-        return {"latent": latent, **_experts(plain, sizes, dense, **others)}
-
-    return compute
-
-
-def _deepseek_v32(plain: Plain) -> dict[str, Any]:
-    """Compute what DeepSeek-V3 has, and the indexer of keys."""
-    indexer = {
-        "heads": whole_number(plain, "index_n_heads", 64),
-        "width": whole_number(plain, "index_head_dim", 128),
-        "top_k": whole_number(plain, "index_topk", 2048),
-    }
-    return {**_deepseek(3)(plain), "indexer": indexer}
-
-
-_GLM_DSA: Plain = {
-    **{"num_hidden_layers": 78, "q_lora_rank": 2048, "qk_nope_head_dim": 192, "v_head_dim": 256},
-    **{"n_group": 1, "topk_group": 1, "index_n_heads": 32},
-}
-"""What GLM-5 has where its configuration leaves it out, and DeepSeek-V3.2 has otherwise."""
-
-
-def _glm_moe_dsa(plain: Plain) -> dict[str, Any]:
-    """Compute what DeepSeek-V3.2 has, with an indexer in every layer."""
-    kinds = plain.get("indexer_types") or []
-    if not isinstance(kinds, list) or not set(map(str, kinds)) <= {"full"}:
-        raise refusal("indexer_types", kinds, '"full" for all layers')
-    return _deepseek_v32({**_GLM_DSA, **plain})
 
 
 def _gpt_oss(plain: Plain) -> dict[str, Any]:
@@ -161,7 +100,7 @@ def _gpt_oss(plain: Plain) -> dict[str, Any]:
         "windows": fields.layer_windows(plain, layers, 128, [i % 2 == 0 for i in range(layers)]),
         "query_key_value_bias": bias,
         "projection_bias": bias,
-        **_experts(plain, sizes, (), router_bias=True, bias=True),
+        **experts_of(plain, sizes, (), router_bias=True, bias=True),
     }
 
 
@@ -179,7 +118,7 @@ def _glm4_moe(plain: Plain) -> dict[str, Any]:
         "query_key_value_bias": flag(plain, "attention_bias", False) or None,
         "query_key_norm": flag(plain, "use_qk_norm", False),
         "rotary_elements": fields.rotary_elements(plain, width_of_heads, heads, 0.5),
-        **_experts(
+        **experts_of(
             plain,
             sizes,
             range(whole_number(plain, "first_k_dense_replace", 1)),
@@ -203,7 +142,7 @@ def _ernie4_5_moe(plain: Plain) -> dict[str, Any]:
     }
     dense = [i for i in range(layers) if not first <= i < end or (i + 1) % every]
     shared = whole_number(plain, "moe_num_shared_experts", 2) * width
-    return _experts(plain, sizes, dense, shared=shared)
+    return experts_of(plain, sizes, dense, shared=shared)
 
 
 def _minimax_m2(plain: Plain) -> dict[str, Any]:
@@ -220,7 +159,7 @@ def _minimax_m2(plain: Plain) -> dict[str, Any]:
         "rotary_elements": whole_number(plain, "rotary_dim", 64),
         "query_key_norm": norm,
         **({"head_norm": "whole"} if norm else {}),
-        **_experts(plain, sizes, (), scores="sigmoid"),
+        **experts_of(plain, sizes, (), scores="sigmoid"),
     }
 
 
@@ -248,7 +187,7 @@ def _llama4(plain: Plain) -> dict[str, Any]:
         **fields.attention_bias(plain),
         "query_key_norm": norm,
         **({"head_norm": "unweighted"} if norm else {}),
-        **_experts(plain, sizes, dense, scores="sigmoid"),
+        **experts_of(plain, sizes, dense, scores="sigmoid"),
     }
 
 
@@ -258,7 +197,7 @@ def _olmoe(plain: Plain) -> dict[str, Any]:
         "top_k": ("num_experts_per_tok", 8),
         "feed_forward": ("intermediate_size", 2048),
     }
-    return {**fields.attention_bias(plain), **_experts(plain, sizes, ())}
+    return {**fields.attention_bias(plain), **experts_of(plain, sizes, ())}
 
 
 def _granitemoe(plain: Plain) -> dict[str, Any]:
@@ -267,22 +206,11 @@ def _granitemoe(plain: Plain) -> dict[str, Any]:
         "top_k": ("num_experts_per_tok", 2),
         "feed_forward": ("intermediate_size", 11008),
     }
-    return {**fields.attention_bias(plain), **_experts(plain, sizes, ())}
+    return {**fields.attention_bias(plain), **experts_of(plain, sizes, ())}
 
 
-def _latent_keys(
-    layers: int, hidden: int, heads: int, feed_forward: int, vocabulary: int, sequence: int
-) -> dict[str, tuple[str, object]]:
-    """Return the keys of a model whose latent attention states the widths of its heads itself."""
-    keys = llama_keys(layers, hidden, heads, feed_forward, vocabulary, sequence)
-    return {name: key for name, key in keys.items() if name not in ("kv_heads", "head_elements")}
-
-
-_DEEPSEEK3_KEYS = _latent_keys(61, 7168, 128, 18432, 129280, 4096)
-_DEEPSEEK_NAMES = dict.fromkeys(("num_experts", "num_local_experts"), "n_routed_experts")
+DEEPSEEK_NAMES = dict.fromkeys(("num_experts", "num_local_experts"), "n_routed_experts")
 _LOCAL = {"num_experts": "num_local_experts"}
-_NO_BIAS: Plain = {**NO_WINDOW, "attention_bias": False, "mlp_bias": False}
-
 EXPERT_FAMILIES: Mapping[str, Family] = {
     "mixtral": language_model(
         "Mixtral",
@@ -305,33 +233,6 @@ EXPERT_FAMILIES: Mapping[str, Family] = {
         fixed={**LLAMA, "query_key_norm": True},
         synonyms={"num_local_experts": "num_experts"},
     ),
-    "deepseek_v2": language_model(
-        "DeepseekV2",
-        _latent_keys(32, 4096, 32, 11008, 32000, 2048),
-        _deepseek(2),
-        only=_NO_BIAS,
-        synonyms=_DEEPSEEK_NAMES,
-    ),
-    "deepseek_v3": language_model(
-        "DeepseekV3", _DEEPSEEK3_KEYS, _deepseek(3), only=_NO_BIAS, synonyms=_DEEPSEEK_NAMES
-    ),
-    "deepseek_v32": language_model(
-        "DeepseekV32", _DEEPSEEK3_KEYS, _deepseek_v32, only=_NO_BIAS, synonyms=_DEEPSEEK_NAMES
-    ),
-    "glm_moe_dsa": language_model(
-        "GlmMoeDsa",
-        _latent_keys(78, 6144, 64, 12288, 154880, 202752),
-        _glm_moe_dsa,
-        only={
-            **_NO_BIAS,
-            **{"mlp_layer_types": None, "index_topk_freq": 1, "index_topk_pattern": None},
-        },
-        synonyms=_DEEPSEEK_NAMES,
-    ),
-    # Kimi K2 has the shape, and the classes, of DeepSeek-V3.
-    "kimi_k2": language_model(
-        "DeepseekV3", _DEEPSEEK3_KEYS, _deepseek(3), only=_NO_BIAS, synonyms=_DEEPSEEK_NAMES
-    ),
     "gpt_oss": language_model(
         "GptOss",
         llama_keys(36, 2880, 64, None, 201088, 131072, kv_heads=8, head_elements=64),
@@ -344,7 +245,7 @@ EXPERT_FAMILIES: Mapping[str, Family] = {
         "Glm4Moe",
         llama_keys(46, 4096, 96, 10944, 151552, 131072, kv_heads=8),
         _glm4_moe,
-        synonyms=_DEEPSEEK_NAMES,
+        synonyms=DEEPSEEK_NAMES,
     ),
     "ernie4_5_moe": language_model(
         "Ernie4_5_Moe",

@@ -15,7 +15,10 @@ from phaze_opt.workload.graph import BytesByRecompute, Layer, OperatorGraph
 
 _NORMS = ("rms_norm", "layer_norm")
 _ACTIVATIONS = ("gelu", "relu", "silu")
-GROUPED, EXPERT_ACTIVATION, LATENT = "grouped_", "expert_activation", "latent_keys_and_values"
+GROUPED, EXPERT_ACTIVATION = "grouped_", "expert_activation"
+LATENT = "latent_keys_and_values", "compressed_attention"
+_BESIDE_QUERIES = "index_keys", "compress"
+"""Beginnings of the names of kernels that give attention something else than up-projections do."""
 _ROUTED = ("route", "permute_rows", "combine_rows", GROUPED, EXPERT_ACTIVATION)
 _MIXER = (
     *("short_convolution", "step_sizes", "chunk_", "pass_states", "gated_scan", "gated_rms_norm"),
@@ -203,7 +206,9 @@ class LayerForward:
     @property
     def up_projections(self) -> frozenset[int]:
         """What makes queries, keys and values of short vectors, which others read too."""
-        inner = self.before(self.attention)
+        core = frozenset(self.named(*LATENT)) & self.attention or self.attention
+        beside = frozenset(self.named(*_BESIDE_QUERIES)) - core
+        inner = self.before(core) - self.before(beside) - beside
         own = inner | self.attention
         return frozenset(i for i in inner if self.readers[i] <= own)
 

@@ -203,7 +203,7 @@ class _Parts:
             "mlp": frozenset() if routed else linear,
             "moe": routed | linear if routed else frozenset(),
             "moe_act": frozenset(forward.named(EXPERT_ACTIVATION)),
-            "mla_up_proj": forward.up_projections if forward.named(LATENT) else frozenset(),
+            "mla_up_proj": forward.up_projections if forward.named(*LATENT) else frozenset(),
             "shared_experts": linear if routed else frozenset(),
         }
         return {name: operators for name, operators in found.items() if operators}

@@ -52,9 +52,12 @@ class Indexer:
             refuse_outside(f"{name} of an indexer", getattr(self, name), 1)
 
 
-def index_shape(batch: int, tokens: int, heads: int, width: int) -> AttentionShape:
-    """Return the sizes of an indexer's scores, all pairs under a causal mask."""
-    return AttentionShape(batch, tokens, tokens, heads, 1, width, causal=True)
+def index_shape(batch: int, tokens: int, heads: int, width: int, keys: int) -> AttentionShape:
+    """Return the sizes of an indexer's scores, all pairs under a causal mask.
+
+    Where a key stands for several tokens, these see the same keys: they count as more heads.
+    """
+    return AttentionShape(batch, keys, keys, heads * max(1, tokens // keys), 1, width, causal=True)
 
 
 def chosen_shape(shape: AttentionShape, keys: int) -> AttentionShape:

@@ -426,10 +426,10 @@ def _share_of_tokens(config: TransformerConfig, model: str, devices: int) -> Tra
             f"context_parallel is {devices}, but it must be 1 for {model}: a state-space mixer or "
             "a delta net needs all tokens of a sequence on one device."
         )
-    if config.indexer:
+    if config.indexer or config.compressed:
         raise InputError(
             f"context_parallel is {devices}, but it must be 1 for {model}, whose queries attend to "
-            "keys that an indexer chooses."
+            "keys that an indexer chooses, or to compressed ones."
         )
     if config.chunk_tokens:
         raise InputError(

@@ -119,6 +119,12 @@ def test_experts_with_stated_parts_run_again_follow(runs: dict[str, ValidationTa
     assert all(abs(row.error) <= 0.16 and row.parts_s["recompute"] > 0.0 for row in rows)
 
 
+def test_compressed_attention_is_predicted_too_fast(runs: dict[str, ValidationTable]) -> None:
+    """DeepSeek-V4 Flash, whose kernels nobody published, by a quarter."""
+    (row,) = runs["megatron-bridge-deepseek-v4 gb300"].rows
+    assert -0.29 <= row.error <= -0.22 and row.parts_s["recompute"] > 0.0
+
+
 def test_hybrids_are_predicted_too_fast(runs: dict[str, ValidationTable]) -> None:
     """Nemotron 3 by 29 to 42 %, all alike; set-ups stand in the order that was measured."""
     names = "hybrids gb300", "hybrids gb200", "recipes gb300"

@@ -16,6 +16,8 @@ Modules
 ``hybrid_blocks``        blocks of a pattern of sub-layers
 ``state_space``          the Mamba-2 mixer of a block; ``delta_net``: the gated delta net
 ``sparse_attention``     latent attention with an indexer, and its kernels
+``compressed_attention`` blocks that attend to the latest and to compressed tokens, and kernels
+``hyper_connections``    residual streams that are mixed, and their kernels
 ``feed_forward``         the feed-forward network of a block
 ``experts``              the router and the experts of a block that has some
 ``tensor_parallel``      split linear layers and loss, with their collectives in both directions
@@ -35,6 +37,7 @@ Modules
 ``aot``                  the traced forward and backward graphs
 ``aten``, ``aten_kinds`` the work of one ATen operator: products, vector work, collective
 ``aten_fused``           the work of fused kernels: attention, experts
+``aten_streams``         that of compressed attention and residual streams
 ``aten_node``            a node's name and tensors, and what its work is
 ``tensors``              the memory that nodes read and write; views share it
 ``layer``                a `phaze_opt.workload.graph.Layer` from the traced nodes of one layer

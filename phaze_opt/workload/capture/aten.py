@@ -28,6 +28,7 @@ from phaze_opt.workload.capture.aten_node import (
     size_bytes,
     value_of,
 )
+from phaze_opt.workload.capture.aten_streams import STREAMS
 from phaze_opt.workload.graph import (
     Collective,
     CollectiveKind,
@@ -204,6 +205,7 @@ _SPECIAL: dict[str, Callable[[fx.Node], tuple[NodeWork, ...]]] = {
     "aten::convolution": _convolution,
     "aten::convolution_backward": _convolution_backward,
     **FUSED,
+    **STREAMS,
     "phaze::grouped_bias_gradient": _reduce,
     "phaze::all_reduce": _collective("all_reduce", "operand"),
     "phaze::reduce_scatter": _collective("reduce_scatter", "operand"),

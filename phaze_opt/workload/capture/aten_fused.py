@@ -116,8 +116,9 @@ def _index(node: fx.Node) -> tuple[NodeWork, ...]:
     """Return an indexer's scores and choice, or its gradients; several devices do the same."""
     backward = name_of(node).endswith("backward")
     query, devices = value_of(node.args[1 if backward else 0]), cast(int, node.args[-1])
+    keys = len(value_of(node.args[2 if backward else 1]))
     rows, batch, heads, width = query.shape
-    shape = index_shape(batch, rows, heads, width)
+    shape = index_shape(batch, rows, heads, width, keys)
     if backward:
         chosen = value_of(node.args[4]).shape[-1]
         gemms, vector, scores = index_backward_work(chosen_shape(shape, chosen))
@@ -199,7 +200,7 @@ def _gated_activation_backward(node: fx.Node) -> tuple[NodeWork, ...]:
     return (NodeWork(vector=tuple(rows_of(kind, gradient) for kind in kinds)),)
 
 
-def _adapter_product(node: fx.Node) -> tuple[NodeWork, ...]:
+def adapter_product(node: fx.Node) -> tuple[NodeWork, ...]:
     """Return a product of rows and a factor of an adapter, or its gradient of the rows."""
     rows, factor = (value_of(node.args[place]) for place in (0, 1))
     n = value_of(node).shape[-1]
@@ -209,7 +210,7 @@ def _adapter_product(node: fx.Node) -> tuple[NodeWork, ...]:
     return (NodeWork(gemms=(Gemm(rows.numel() // k, n, k),), factors=factors),)
 
 
-def _adapter_product_weight(node: fx.Node) -> tuple[NodeWork, ...]:
+def adapter_product_weight(node: fx.Node) -> tuple[NodeWork, ...]:
     """Return the gradient of a factor of an adapter."""
     gradient, (m, n) = value_of(node.args[0]), value_of(node).shape
     factors = cast(tuple[fx.Node, ...], tuple(node.args[:2]))
@@ -297,22 +298,12 @@ def _on_groups(x: Any, weight: Any, *kinds: str, norm: str = "rms_norm") -> tupl
     return tuple([VectorWork(kind, elements // columns, columns) for kind in (norm, *kinds)])
 
 
-def _on_elements(*kinds: str) -> Callable[[fx.Node], tuple[NodeWork, ...]]:
-    """Return the handler of vector work on the elements of the first operand."""
+def on_elements(*kinds: str, place: int = 0) -> Callable[[fx.Node], tuple[NodeWork, ...]]:
+    """Return the handler of vector work on the elements of an operand."""
 
     def handle(node: fx.Node) -> tuple[NodeWork, ...]:
-        operand = value_of(node.args[0])
+        operand = value_of(node.args[place])
         return (NodeWork(vector=tuple(rows_of(kind, operand) for kind in kinds)),)
-
-    return handle
-
-
-def _delta_gates(place: int, *kinds: str) -> Callable[[fx.Node], tuple[NodeWork, ...]]:
-    """Return the handler of the gates of a delta net, whose raw values are one argument."""
-
-    def handle(node: fx.Node) -> tuple[NodeWork, ...]:
-        raw = value_of(node.args[place])
-        return (NodeWork(vector=tuple(rows_of(kind, raw) for kind in kinds)),)
 
     return handle
 
@@ -336,10 +327,10 @@ FUSED: Mapping[str, Callable[[fx.Node], tuple[NodeWork, ...]]] = {
     "phaze::short_convolution": _short_convolution,
     "phaze::short_convolution_backward": _convolution_gradients(4),
     "phaze::mixed_channels_backward": _convolution_gradients(6),
-    "phaze::delta_gates": _delta_gates(0, "exponential", "sigmoid"),
-    "phaze::delta_gates_backward": _delta_gates(2, "exponential", "tanh_backward", "reduce"),
-    "phaze::gated_scan": _on_elements("silu", "multiply"),
-    "phaze::gated_scan_backward": _on_elements("silu", "multiply", "multiply", "silu_backward"),
+    "phaze::delta_gates": on_elements("exponential", "sigmoid"),
+    "phaze::delta_gates_backward": on_elements("exponential", "tanh_backward", "reduce", place=2),
+    "phaze::gated_scan": on_elements("silu", "multiply"),
+    "phaze::gated_scan_backward": on_elements("silu", "multiply", "multiply", "silu_backward"),
     "phaze::gated_rms_norm": _gated_norm,
     "phaze::gated_rms_norm_backward": _gated_norm_backward,
     "phaze::flash_attention": _flash_attention,
@@ -362,9 +353,9 @@ FUSED: Mapping[str, Callable[[fx.Node], tuple[NodeWork, ...]]] = {
     "phaze::route_backward": _route(1),
     "phaze::permute_rows": _permute_rows,
     "phaze::combine_rows": of_operand("reduce", 0),
-    "phaze::adapter_product": _adapter_product,
-    "phaze::adapter_product_data": _adapter_product,
-    "phaze::adapter_product_weight": _adapter_product_weight,
+    "phaze::adapter_product": adapter_product,
+    "phaze::adapter_product_data": adapter_product,
+    "phaze::adapter_product_weight": adapter_product_weight,
     "phaze::grouped_product": _grouped_product,
     "phaze::grouped_product_data": _grouped_product,
     "phaze::grouped_product_weight": _grouped_product_weight,

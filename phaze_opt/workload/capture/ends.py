@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from phaze_opt.workload.capture.attention import dropout, norm_of
+from phaze_opt.workload.capture.hyper_connections import HyperConnection
 from phaze_opt.workload.capture.tensor_parallel import (
     DTYPE,
     ColumnParallelLinear,
@@ -29,6 +30,11 @@ from phaze_opt.workload.config import TransformerConfig
 def _whole_linear(inputs: int, outputs: int, *, bias: bool) -> nn.Linear:
     """Return a linear layer that is whole on every device."""
     return nn.Linear(inputs, outputs, bias, device="meta", dtype=DTYPE)
+
+
+def _joined_streams(config: TransformerConfig, group: TensorGroup) -> HyperConnection | None:
+    """Return what makes one of residual streams at the end, where there are several."""
+    return HyperConnection(config, group, expands=False) if config.compressed else None
 
 
 class Embedding(nn.Module):
@@ -71,6 +77,8 @@ class Embedding(nn.Module):
             x = self.norm(x)
         if self.config.embedding_dropout:
             x = dropout(x, self.config.dropout)
+        if self.config.compressed:
+            x = x.repeat(1, 1, self.config.compressed.streams)
         return x if self.relative is None else (x, self.relative())
 
     def _words(self, tokens: Tensor) -> Tensor:
@@ -175,6 +183,7 @@ class Head(nn.Module):
         self.config, self.group = config, group
         hidden, embedding = config.hidden, config.embedding_width
         masked = config.head == "masked_language_model"
+        self.streams = _joined_streams(config, group)
         self.norm = norm_of(config, hidden) if config.final_norm else None
         self.project = _whole_linear(hidden, embedding, bias=False) if embedding != hidden else None
         self.dense = _whole_linear(embedding, embedding, bias=True) if masked else None
@@ -196,6 +205,8 @@ class Head(nn.Module):
 
     def _last(self, x: Tensor) -> Tensor:
         """Return what the projection to the vocabulary reads."""
+        if self.streams is not None:
+            x, _ = self.streams(x)
         if self.norm is not None:
             x = self.norm(x)
         if self.config.encoder_layers:
@@ -219,7 +230,8 @@ class PredictionLayer(nn.Module):
 
     It joins the stream before it and the embedding of the next token, both normalised, and has a
     block of its own; the embedding is the model's, and the head projects its result. Every device
-    of a tensor-parallel group joins the tokens of its stream with the whole weight.
+    of a tensor-parallel group joins the tokens of its stream with the whole weight. Of several
+    residual streams each is joined by the same weights (DeepSeek-V4).
     """
 
     def __init__(self, config: TransformerConfig, group: TensorGroup, block: nn.Module) -> None:
@@ -227,13 +239,23 @@ class PredictionLayer(nn.Module):
         self.embedding = Embedding(config, group)
         self.word_norm = norm_of(config, config.hidden)
         self.stream_norm = norm_of(config, config.hidden)
-        self.join = RepeatedLinear(2 * config.hidden, config.hidden, False, group)
+        self.hidden, self.streams = config.hidden, _joined_streams(config, group)
+        apart = self.streams is not None
+        self.join = RepeatedLinear((1 if apart else 2) * self.hidden, self.hidden, False, group)
+        self.join_words = RepeatedLinear(self.hidden, self.hidden, False, group) if apart else None
         self.block = block
         self.norm = norm_of(config, config.hidden)
 
     def forward(self, x: Tensor, tokens: Tensor) -> Tensor:
         """Return what the head projects."""
-        words = self.word_norm(self.embedding(tokens))
+        words = self.word_norm(self.embedding(tokens)[..., : self.hidden])
+        if self.streams is not None and self.join_words is not None:
+            each = x.view(len(x), -1, self.hidden)
+            own = self.join(self.stream_norm(each)).view(*x.shape[:2], -1, self.hidden)
+            joined = own + self.join_words(words).unsqueeze(2)
+            x, _ = self.streams(self.block(joined.flatten(2)))
+            last: Tensor = self.norm(x)
+            return last
         joined = self.join(torch.cat([words, self.stream_norm(x)], dim=-1))
         result: Tensor = self.norm(self.block(joined))
         return result

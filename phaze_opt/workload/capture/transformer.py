@@ -24,6 +24,7 @@ from phaze_opt.workload.capture.assembly import (
     whole_numbers,
 )
 from phaze_opt.workload.capture.blocks import Block
+from phaze_opt.workload.capture.compressed_attention import CompressedBlock
 from phaze_opt.workload.capture.diffusion import diffusion_transformer
 from phaze_opt.workload.capture.ends import (
     Classifier,
@@ -42,7 +43,7 @@ from phaze_opt.workload.config import TransformerConfig
 from phaze_opt.workload.graph import Layer, WorkloadVariant
 from phaze_opt.workload.trained import LayerRole, role_names, roles_of
 
-_WINDOWED = "window_block"
+_WINDOWED, _CHOSEN, _COMPRESSED = "window_block", "sparse_block", "compressed_block"
 _PREDICTION = "prediction_layer"
 
 
@@ -235,7 +236,17 @@ def _block_kinds(config: TransformerConfig) -> list[str]:
     """Return the kind of every block."""
     if config.pattern:
         return [kind_of(sublayers) for sublayers in config.blocks]
+    if config.compressed:
+        return [_compressed_kind(ratio, config) for ratio in config.compressed.ratios]
     return [_block_kind(*shape, config) for shape in _block_shapes(config)]
+
+
+def _compressed_kind(ratio: int, config: TransformerConfig) -> str:
+    """Name a block by whether it sees compressed tokens, and chooses among them."""
+    if not ratio:
+        return _WINDOWED
+    chooses = config.compressed and ratio == config.compressed.chosen_ratio
+    return _CHOSEN if chooses else f"{_COMPRESSED}_{ratio}"
 
 
 def _block_shapes(config: TransformerConfig) -> tuple[tuple[int, bool, bool], ...]:
@@ -263,7 +274,9 @@ def _parts(
 ) -> dict[str, DistinctLayer]:
     """Return the distinct layers by kind."""
     rows = config.sequence // (group.tensor_degree if group.splits_sequence else 1)
-    stream = activation(rows, microbatch, config.hidden)
+    streams = config.compressed.streams if config.compressed else 1
+    stream = activation(rows, microbatch, streams * config.hidden)
+    collapsed = activation(rows, microbatch, config.hidden)
     tokens = whole_numbers(config.sequence, microbatch)
     local = whole_numbers(rows, microbatch)
     if config.patch_size:
@@ -281,7 +294,7 @@ def _parts(
         ends = {
             "embedding": DistinctLayer(embedding, given, shared),
             "head": DistinctLayer(
-                head, (stream, tokens, *_ahead(config, stream)), words if config.tied else 0
+                head, (stream, tokens, *_ahead(config, collapsed)), words if config.tied else 0
             ),
         }
         if config.prediction_layers:
@@ -296,6 +309,13 @@ def _parts(
             "encoder.block": DistinctLayer(encoder, (stream, bias)),
             "encoder.norm": DistinctLayer(EncoderEnd(config), (stream,)),
             "decoder.block": DistinctLayer(decoder, (stream, bias, memory)),
+        }
+    if config.compressed:
+        return ends | {
+            _compressed_kind(ratio, config): DistinctLayer(
+                CompressedBlock(config, group, ratio), (stream,)
+            )
+            for ratio in dict.fromkeys(config.compressed.ratios)
         }
     if config.pattern:
         return ends | {
@@ -314,6 +334,8 @@ def _prediction_block(config: TransformerConfig, group: TensorGroup) -> nn.Modul
     """Return the block of a layer that predicts further ahead."""
     if config.pattern:
         return HybridBlock(config, group, config.prediction_block)
+    if config.compressed:
+        return CompressedBlock(config, group, 0)
     window, routed, rotates = _block_shapes(config)[-1]
     return Block(config, group, window=window, routed=routed, rotates=rotates)
 
