@@ -16,7 +16,7 @@ from typing import Literal
 
 import numpy as np
 
-from phaze_opt.arrays import IntArray
+from phaze_opt.arrays import FloatArray, IntArray
 from phaze_opt.errors import InfeasibleError
 from phaze_opt.partitioning.dag_kernels import DownsetTable, GraphArrays, left_over, relax_downsets
 from phaze_opt.partitioning.downsets import Downsets, TooManyDownsetsError, enumerate_downsets
@@ -137,10 +137,13 @@ def _solve(
     )
     steps = (downsets.grow_start, downsets.grow_node, downsets.grow_to)
     arrays, memory = graph_arrays(graph), graph.memory_bytes
-    rest = left_over(steps, np.asarray(least_latencies(graph), dtype=np.float64))
+    least = np.asarray(least_latencies(graph), dtype=np.float64)
+    rest, speed = left_over(steps, least), _speeds(graph)
     for begin in range(0, count, CHUNK):
         end = min(begin + CHUNK, count)
-        relax_downsets(begin, end, downsets.bits, steps, arrays, memory, known, rest, table, queue)
+        relax_downsets(
+            begin, end, downsets.bits, steps, arrays, memory, known, rest, speed, table, queue
+        )
         if progress is not None:
             progress(end, count)
     return _walk_back(downsets, table)
@@ -242,10 +245,21 @@ def least_latencies(graph: UnitGraph) -> list[float]:
     return latencies
 
 
+def _speeds(graph: UnitGraph) -> FloatArray:
+    """Return the most least latency that an accelerator, and a CPU, does in a unit of time."""
+    pairs = zip(graph.units, least_latencies(graph), strict=True)
+    busy = [(least / u.accelerator_latency, least / u.cpu_latency) for u, least in pairs if least]
+    return np.max(busy, axis=0, initial=0.0) if busy else np.zeros(2)
+
+
 def share_bound(graph: UnitGraph) -> float:
-    """Bound the largest load from below, by the least work spread evenly and by each unit alone."""
+    """Bound the largest load from below, by the least work spread evenly and by each unit alone.
+
+    A CPU gets less of the work than an accelerator, by the ratio of their latencies.
+    """
     cheapest = least_latencies(graph)
-    return max(sum(cheapest) / (graph.accelerators + graph.cpus), max(cheapest))
+    capacity = float(_speeds(graph) @ (graph.accelerators, graph.cpus))
+    return max(sum(cheapest) / capacity if capacity > 0.0 else 0.0, *cheapest)
 
 
 def why_infeasible(graph: UnitGraph) -> str:
