@@ -20,6 +20,7 @@ from phaze_opt.arrays import FloatArray, IntArray
 from phaze_opt.errors import InfeasibleError
 from phaze_opt.partitioning.dag_kernels import DownsetTable, GraphArrays, left_over, relax_downsets
 from phaze_opt.partitioning.downsets import Downsets, TooManyDownsetsError, enumerate_downsets
+from phaze_opt.partitioning.merged_splits import improve_split
 from phaze_opt.partitioning.unit_graph import UnitGraph
 from phaze_opt.units import format_bytes
 
@@ -88,8 +89,9 @@ def split_contiguous(
     graph
         Units and devices.
     most_downsets
-        If the graph has more downsets, only splits of one topological order are searched, and the
-        status is ``"feasible"`` unless the bound of `share_bound` proves the answer.
+        If the graph has more downsets, only splits of one topological order and of merged units
+        are searched (`merged_splits`), and the status is ``"feasible"`` unless the bound of
+        `share_bound` proves the answer.
     progress
         Called after every chunk of downsets.
 
@@ -99,14 +101,14 @@ def split_contiguous(
         If no split fits the accelerators' memory.
     """
     began = time.perf_counter()
-    linear = _solve(graph, _chain_downsets(len(graph.units)), np.inf, None)
+    linear, known = _solve_with_load(graph, _chain_downsets(len(graph.units)), np.inf)
     try:
         downsets = enumerate_downsets(len(graph.units), graph.edges, most_downsets)
     except TooManyDownsetsError:
-        if linear is None:
+        best = improve_split(graph, linear, known, _solve_with_load)
+        if best is None:
             raise InfeasibleError(why_infeasible(graph)) from None
-        return describe_assignment(graph, linear, share_bound(graph), began)
-    known = largest_load(graph, linear) if linear is not None else np.inf
+        return describe_assignment(graph, best, share_bound(graph), began)
     device = _solve(graph, downsets, known, progress)
     if device is None:
         raise InfeasibleError(why_infeasible(graph))
@@ -116,6 +118,14 @@ def split_contiguous(
 def _chain_downsets(count: int) -> Downsets:
     """Return the downsets of a chain: the prefixes of one topological order."""
     return enumerate_downsets(count, [(node, node + 1) for node in range(count - 1)])
+
+
+def _solve_with_load(
+    graph: UnitGraph, downsets: Downsets, known: float
+) -> tuple[list[Device] | None, float]:
+    """Return the devices of the best split and its load; None and infinity if all are above."""
+    devices = _solve(graph, downsets, known, None)
+    return devices, np.inf if devices is None else largest_load(graph, devices)
 
 
 def _solve(
