@@ -9,6 +9,7 @@ command ``place`` uses this room.
 - `unit_graph`: operators merged into units that share a device.
 - `downsets`: all downsets of a graph, hence all contiguous sets of nodes.
 - `dag`: contiguous splits with the least largest load; `dag_kernels` holds its compiled loops.
+- `merged_splits`: good contiguous splits of graphs with too many downsets.
 - `integer_program`: splits that need not be contiguous, and least latency, with CP-SAT.
 - `latency`: latency of a placement of an inference graph, and simple placements;
   `latency_search`: the least one, exactly; `latency_kernels` holds its compiled loops.

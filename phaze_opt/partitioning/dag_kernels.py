@@ -120,6 +120,7 @@ def _relax(
     cpu_load: float,
     limit: float,
     rest: FloatArray,
+    speed: FloatArray,
     table: DownsetTable,
 ) -> None:
     """Try a stage on an accelerator and on a CPU, for all numbers of devices used before it.
@@ -128,7 +129,7 @@ def _relax(
     """
     least, origin, on_cpu = table
     accelerators, cpus = least.shape[1] - 1, least.shape[2] - 1
-    needed = int(np.ceil(rest[larger] / limit - 1e-6)) if limit > 0.0 else 0
+    needed = rest[larger] / limit - 1e-6 if limit > 0.0 else 0.0
     for cpu in range(2):
         load = cpu_load if cpu else accelerator_load
         if load > limit:
@@ -136,7 +137,7 @@ def _relax(
         for a in range(accelerators + cpu):
             for c in range(cpus + 1 - cpu):
                 to_a, to_c = a + 1 - cpu, c + cpu
-                if accelerators - to_a + cpus - to_c < needed:
+                if (accelerators - to_a) * speed[0] + (cpus - to_c) * speed[1] < needed:
                     continue
                 value = max(load, least[smaller, a, c])
                 if value < least[larger, to_a, to_c]:
@@ -146,8 +147,8 @@ def _relax(
 
 
 @lazily_compiled(
-    f"void(i8, i8, u8[:, ::1], {STEPS_TYPE}, {GRAPH_TYPE}, f8, f8, f8[::1], {_TABLE_TYPE},"
-    f" {_QUEUE_TYPE})",
+    f"void(i8, i8, u8[:, ::1], {STEPS_TYPE}, {GRAPH_TYPE}, f8, f8, f8[::1], f8[::1],"
+    f" {_TABLE_TYPE}, {_QUEUE_TYPE})",
     allocates=False,
 )
 def relax_downsets(
@@ -159,6 +160,7 @@ def relax_downsets(
     memory: float,
     known: float,
     rest: FloatArray,
+    speed: FloatArray,
     table: DownsetTable,
     queue: StageQueue,
 ) -> None:
@@ -181,7 +183,10 @@ def relax_downsets(
     known
         Upper bound on the least largest load.
     rest
-        (downsets,): from `left_over`.
+        (downsets,): from `left_over`, of the units' least latencies.
+    speed
+        (2,): the largest part of its own latency that the least latency of a unit is, on an
+        accelerator and on a CPU.
     """
     grow_start, grow_node, grow_to = steps
     units = graph[0]
@@ -220,5 +225,5 @@ def relax_downsets(
                 totals[tail, 4] = stays
                 tail += 1
                 load = latency + transfers if fits else np.inf
-                _relax(smaller, larger, load, cpu_load, limit, rest, table)
+                _relax(smaller, larger, load, cpu_load, limit, rest, speed, table)
             head += 1
