@@ -269,11 +269,13 @@ def accelerator_numbers(accelerator: Accelerator) -> dict[str, Any]:
 def cluster_tables(cluster: Cluster) -> RenderableType:
     """Show the levels of a cluster side by side, the innermost first, and their source."""
     levels = cluster.levels
+    tapered = any(level.taper > 1.0 for level in levels)
     table = grid("", *(f">level {index}" for index in range(len(levels))))
     rows: dict[str, Sequence[object]] = {
         "topology": [level.topology for level in levels],
         "joins": [level.group_size or "any number" for level in levels],
         "axes": ["×".join(map(str, level.axes)) or None for level in levels],
+        **({"taper": [level.taper for level in levels]} if tapered else {}),
         "nominal, GB/s": [level.bandwidth_bytes_per_s / 1e9 for level in levels],
         "efficiency": [level.efficiency for level in levels],
         "sustained, GB/s": [level.sustained_bytes_per_s / 1e9 for level in levels],
