@@ -9,6 +9,7 @@
   `uplinks` how much the links above leaf switches slow them.
 - `message`: point to point, between stages of a pipeline.
 - `token_exchange`: tokens to the devices of their experts and back, by dispatcher.
+- `bill`: what switches, cables and transceivers cost and draw.
 - `estimate`: one collective by itself, as one measures it.
 
 Where a formula stands:

@@ -63,7 +63,8 @@ class NetworkLevel:
     leaf_devices
         Devices that a leaf switch joins; it matters where the taper is above 1.
     links
-        Of a device at this level, for its bill only; ``None`` for as many as its bandwidth takes.
+        Of a device at this level; no time or price takes it. It is there to be searched, with a
+        bandwidth that follows.
     """
 
     bandwidth_bytes_per_s: float
