@@ -52,6 +52,8 @@ def gain_words(resource: str) -> str:
     """Name the change that a gain is of."""
     if resource.startswith("link_"):
         return f"network level {resource.removeprefix('link_')} bandwidth +10 %"
+    if resource.startswith("taper_"):
+        return f"network level {resource.removeprefix('taper_')} taper −10 %"
     return _GAIN_WORDS[resource]
 
 

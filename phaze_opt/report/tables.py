@@ -13,6 +13,7 @@ from phaze_opt.evaluation import Evaluation
 from phaze_opt.hardware.accelerator import Accelerator
 from phaze_opt.hardware.chip_file import derived_numbers
 from phaze_opt.hardware.fields import PEAK_TFLOPS, chip_values, in_units
+from phaze_opt.network.bill import NetworkBill
 from phaze_opt.network.cluster import Cluster
 from phaze_opt.passes.layers import LayerEvaluation
 from phaze_opt.placement.placement_problem import Placement
@@ -271,14 +272,42 @@ def accelerator_numbers(accelerator: Accelerator) -> dict[str, Any]:
     return {**chip_values(accelerator), **derived_numbers(accelerator)}
 
 
+def bill_table(bill: NetworkBill) -> RenderableType:
+    """Show what every level of a network is built of, and what all of it costs and draws."""
+    table = grid("", *(f">level {index}" for index in range(len(bill.levels))), ">all")
+    levels = bill.levels
+    kinds = {
+        "switches, GB/s": "switch_bytes_per_s",
+        "copper, GB/s": "copper_bytes_per_s",
+        "optics, GB/s": "optics_bytes_per_s",
+    }
+    add_row(table, "topology", *(level.topology for level in levels), "")
+    add_row(table, "tiers of switches", *(value_words(level.tiers) for level in levels), "")
+    for name, field in kinds.items():
+        values = [getattr(level, field) / 1e9 for level in levels]
+        add_row(table, name, *map(value_words, values), value_words(sum(values)))
+    for name, field in {"price, USD": "usd", "power, W": "power_w"}.items():
+        ranges = [getattr(each, field) for each in (*levels, bill)]
+        add_row(table, name, *(value_words(each.central) for each in ranges))
+        add_row(
+            table,
+            "",
+            *(f"{value_words(each.low)} – {value_words(each.high)}" for each in ranges),
+        )
+    title = "bandwidths per direction, of all devices together"
+    return Group(sentence(title, style="bold"), table)
+
+
 def cluster_tables(cluster: Cluster) -> RenderableType:
     """Show the levels of a cluster side by side, the innermost first, and their source."""
     levels = cluster.levels
+    tapered = any(level.taper > 1.0 for level in levels)
     table = grid("", *(f">level {index}" for index in range(len(levels))))
     rows: dict[str, Sequence[object]] = {
         "topology": [level.topology for level in levels],
         "joins": [level.group_size or "any number" for level in levels],
         "axes": ["×".join(map(str, level.axes)) or None for level in levels],
+        **({"taper": [level.taper for level in levels]} if tapered else {}),
         "nominal, GB/s": [level.bandwidth_bytes_per_s / 1e9 for level in levels],
         "efficiency": [level.efficiency for level in levels],
         "sustained, GB/s": [level.sustained_bytes_per_s / 1e9 for level in levels],

@@ -273,7 +273,7 @@ def neighbour_words(cluster: Cluster) -> Iterator[str]:
             joins += f" = {unit * level.group_size:,} devices" if unit > 1 else ""
             last = f"… {unit * (level.group_size - 1):,}" if level.group_size > 3 else ""
         ranks = [f"{unit * step:,}" for step in range(1, min(3, level.group_size or 3))]
-        if level.topology == "switch":
+        if not level.is_direct:
             near = f"on it, rank 0 reaches ranks {', '.join([*ranks, last]).rstrip(', ')} at once"
         else:
             steps = [unit]
