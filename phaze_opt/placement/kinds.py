@@ -35,8 +35,11 @@ from phaze_opt.placement.placement_problem import Placement, PlacementProblem
 from phaze_opt.placement.split_bounds import PROVEN
 from phaze_opt.placement.stage_kinds import replayed_on_kinds
 
-MOST_STEPS = 2**18
-"""Effort of one answer, see `phaze_opt.placement.split_search.Searched`."""
+MOST_STEPS = 2**22
+"""Effort of one answer, see `phaze_opt.placement.split_search.Searched`; about a second."""
+
+_LEFT_FOR_OTHERS = 4
+"""What is left is so many times what one pair of degrees may take."""
 
 _LEAST_STEPS = 2**12
 """Effort for one pair of degrees, even where none is left."""
@@ -122,7 +125,7 @@ def solve_kinds(
         group = costs[0].group(candidate)
         for ahead in (True, False) if group.zero in (1, 2) and group.overlaps else (True,):
             work = _work(costs, candidate, most, ahead=ahead)
-            steps = max(left // 2, _LEAST_STEPS)
+            steps = max(left // _LEFT_FOR_OTHERS, _LEAST_STEPS)
             done = KindsSearched(*search_kinds(work, known_s, steps))
             left -= done.steps
             bound_s = min(bound_s, done.bound_s)
