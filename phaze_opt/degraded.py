@@ -5,6 +5,7 @@ slowest stage. A placement is timed as it stands on what is left, with the slow 
 costs most, and so is the best one that could take its place:
 
 - the same one, with the slow device where it costs least;
+- a pipeline of which the stage of the slow device holds fewer layers;
 - one that is found for the degraded devices, or for those that are left without the degraded one;
 - on a spare node in place of the degraded one, the same as on whole devices.
 
@@ -17,6 +18,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -27,6 +29,7 @@ from phaze_opt.hardware.ranges import at_speed
 from phaze_opt.limits import MOST_DEVICES
 from phaze_opt.network.cluster import Cluster, outermost_level
 from phaze_opt.passes.scheduled import ScheduleCache
+from phaze_opt.placement.kinds import is_over_kinds, solve_kinds
 from phaze_opt.placement.placement_problem import Placement, PlacementProblem
 from phaze_opt.placement.solve_placement import place_again, solve_placement
 from phaze_opt.placement.stage_kinds import times_with_one_slower_s
@@ -229,6 +232,27 @@ class _Cluster:
             if placement is not None:
                 yield _Placed(min(self.times_s(placement, costed.slice_index)), placement)
 
+    def rebalanced(self, known_s: float) -> Iterator[_Placed]:
+        """Yield pipelines in which the stage of the slow device has layers of its own number.
+
+        Parameters
+        ----------
+        known_s
+            What takes as long is left out.
+        """
+        cluster = self.with_link
+        problems = [self.problem(cluster, 0, slow=slow) for slow in (False, True)]
+        if self.degradation.slow_device == 1.0 or not is_over_kinds(problems[0]):
+            return
+        reach = 1.0
+        for level in range(outermost_level(cluster.devices, cluster) + 1):
+            reach *= cluster.levels[level].group_size or math.inf
+            most = int(min(reach, cluster.devices))
+            found, _ = solve_kinds(problems, partial(_one_slow, most), level, known_s)
+            if found is not None:
+                known_s = found.placement.time_per_batch_s
+                yield _Placed(known_s, found.placement)
+
     @property
     def has_spare(self) -> bool:
         """Whether a spare node can take the place of that of the degraded device."""
@@ -285,6 +309,7 @@ def degraded(
         answers.append(_Placed(min(times_s), kept))
         if cluster.has_spare:
             answers.append(cluster.on_spare(kept, index))
+    answers += cluster.rebalanced(min([each.time_s for each in answers], default=math.inf))
     # Of equal ones that which stands needs no other.
     best = min(reversed(answers), key=lambda each: each.time_s, default=None)
     batch, why = point.training.global_batch, None if stands else str(kept)
@@ -308,6 +333,11 @@ def _run(placed: _Placed | None, batch: int, whole: float, reason: str | None) -
         stages=tuple([len(stage.layers) for stage in placement.stages]),
         reason=None,
     )
+
+
+def _one_slow(within: int, devices: int) -> list[int]:
+    """Return the most stages of so many devices without and with the slow one, within others."""
+    return [max(within // devices - 1, 0), min(within // devices, 1)]
 
 
 def _link_level(cluster: Cluster, degradation: Degradation, placement: Placement) -> int:

@@ -27,6 +27,7 @@ from phaze_opt.evaluation import (
 )
 from phaze_opt.hardware.accelerator import Accelerator
 from phaze_opt.hardware.energy import static_power_w
+from phaze_opt.network.cluster import outermost_level
 from phaze_opt.passes.layers import DegreeCost, LayerEvaluation
 from phaze_opt.passes.scheduled import ScheduleCache
 from phaze_opt.placement.kinds import solve_kinds
@@ -85,9 +86,14 @@ def evaluate_kinds(
     costed = [cost_point(replace(point, accelerator=each.accelerator), known) for each in merged]
     placed = [each.placement for _, each in alone]
     times_s = [math.inf if each is None else each.time_per_batch_s for each in placed]
-    devices = [kind.devices for kind in merged]
     first = min(range(len(merged)), key=lambda kind: times_s[kind])
-    found, bound_s = solve_kinds([each.problem for each in costed], devices, times_s[first])
+    found, bound_s = solve_kinds(
+        [each.problem for each in costed],
+        lambda devices: [kind.devices // devices for kind in merged],
+        # Devices of a kind stand together.
+        outermost_level(point.cluster.devices, point.cluster),
+        times_s[first],
+    )
     bounds_s = [each.bound_s for each in placed if each is not None and each.bound_s is not None]
     bound_s = min(bound_s, *bounds_s, math.inf)
     if found is not None:

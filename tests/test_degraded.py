@@ -128,6 +128,17 @@ def test_a_slow_device_is_left_out_where_that_is_better() -> None:
     assert (spare.loss, spare.replaced.loss) == (slow.loss, 0.0)
 
 
+def test_the_stage_of_the_slow_device_has_fewer_layers() -> None:
+    """Where that is the best placement, better than to leave the device out."""
+    model = "gpt:layers=18,hidden=512,heads=8,sequence=256,vocab=512"
+    cluster = load_cluster("tpuv4-ici-flat", 2)
+    workload = load_workload(model, microbatch=(8,))
+    slow = Degradation(slow_device=0.4)
+    found = evaluate(workload, CHIP, cluster, Training(256, 8), cache=CACHE, degrade=slow).degraded
+    assert found is not None and found.replaced.loss < min(found.loss, 0.5)
+    assert found.replaced.degrees == "2x1x1" and len(set(found.replaced.stages)) == 2
+
+
 def test_a_link_is_that_of_the_outermost_level_in_use() -> None:
     """By default; another level may be named, which does not matter if nothing goes over it."""
     inside = degraded(link=0.1, placement="1x4x2")

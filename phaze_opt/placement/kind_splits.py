@@ -6,7 +6,8 @@ kinds'. What the stages of a state add at least, by their first layer, is found 
 programming over states and layers, the last stage first: what a stage holds depends on its place
 from the end alone, so that one table is for pipelines of all lengths. Pipelines are then searched
 best bound first. A state that is taken is first extended to a whole pipeline, stage by stage by the
-least bound, so that there is an answer however early the search has to end.
+closed form ``(m − 1) · max L + Σ L`` with what the others add at least, so that there is a good
+answer however early the search has to end.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import numpy as np
 
 from phaze_opt.arrays import FloatArray, IntArray
 from phaze_opt.compiled import callee, compiled_as, inlined, lazily_compiled
-from phaze_opt.placement.closed_form import busy_s, held_at
+from phaze_opt.placement.closed_form import busy_s, held_at, pipelined_s
 from phaze_opt.placement.pipeline import finished_s
 from phaze_opt.placement.split_bounds import (
     FRONT,
@@ -105,20 +106,24 @@ def _stages_left(state: int, most: IntArray) -> int:
     return count
 
 
-@callee("float64[:,:,::1](KindsWork, float64)")
-def _least_of_states(work: KindsWork, limit_s: float) -> FloatArray:
+@callee("UniTuple(float64[:,:,::1], 2)(KindsWork, float64)")
+def _least_of_states(work: KindsWork, limit_s: float) -> tuple[FloatArray, FloatArray]:
     """Bound what the stages of every state add, by their first layer.
 
     Returns
     -------
-    (rows, states, layers + 1)
+    rest : (rows, states, layers + 1)
         As `phaze_opt.placement.split_bounds.least_of_rest`.
+    largest : (1, states, layers + 1)
+        The least largest load.
     """
     layers, kinds, states = work.forward_s.shape[1], len(work.most), 1
     for kind in range(kinds):
         states *= work.most[kind] + 1
     rest = np.full((REST, states, layers + 1), np.inf)
     nothing_follows(rest, layers)
+    largest = np.full((1, states, layers + 1), np.inf)
+    largest[0, 0, layers] = 0.0
     for state in range(1, states):
         place = _stages_left(state, work.most)
         held = held_at(place, work.microbatches, work.all_held)
@@ -137,6 +142,8 @@ def _least_of_states(work: KindsWork, limit_s: float) -> FloatArray:
                         continue
                     if rest[LOADS, after, j] == np.inf:
                         continue
+                    most_s = max(forward + backward, largest[0, after, j])
+                    largest[0, state, i] = min(largest[0, state, i], most_s)
                     precede(
                         rest,
                         state,
@@ -154,7 +161,7 @@ def _least_of_states(work: KindsWork, limit_s: float) -> FloatArray:
                         0.0,
                         limit_s,
                     )
-    return rest
+    return rest, largest
 
 
 @inlined
@@ -207,35 +214,45 @@ def _replayed_s(work: KindsWork, stages: IntArray, count: int) -> float:
     return time_s
 
 
-@callee("int64(KindsWork, float64[:,:,::1], int64, int64[:,::1])")
-def _extended(work: KindsWork, rest: FloatArray, state: int, stages: IntArray) -> int:
-    """Take the stage with the least bound after one another; return how many there are, 0 if none.
+@callee("int64(KindsWork, float64[:,:,::1], float64[:,:,::1], int64, int64[:,::1])")
+def _extended(
+    work: KindsWork, rest: FloatArray, largest: FloatArray, state: int, stages: IntArray
+) -> int:
+    """Take the stage with the least closed form, again and again; return how many, 0 if none fits.
 
     Parameters
     ----------
+    work, rest, largest, state
+        See `_least_of_states`.
     stages : (2, layers + 1)
         Becomes first layer and kind of every stage.
     """
     layers, kinds = work.forward_s.shape[1], len(work.most)
-    front, longer, best = np.empty(FRONT), np.empty(FRONT), np.empty(FRONT)
-    empty_front(front)
+    most_s = sum_s = 0.0
     i = count = 0
-    while state > 0:
+    left = state
+    while left > 0:
         least_s, next_kind, next_layer = np.inf, -1, -1
-        place = _stages_left(state, work.most)
+        place = _stages_left(left, work.most)
+        held = held_at(place, work.microbatches, work.all_held)
         for kind in range(kinds):
-            if _digit(state, work.most, kind) == 0:
+            if _digit(left, work.most, kind) == 0:
                 continue
+            after = _without(left, work.most, kind)
             for j in range(i + 1, layers - place + 2):
-                own_s = _longer_s(work, rest, front, state, kind, i, j, longer)
+                if work.in_flight_limit[kind, i, j] < held or rest[LOADS, after, j] == np.inf:
+                    continue
+                load = work.forward_s[kind, i, j] + work.backward_s[kind, i, j]
+                most = max(most_s, load, largest[0, after, j])
+                own_s = pipelined_s(work.microbatches, most, sum_s + load + rest[LOADS, after, j])
                 if own_s < least_s:
                     least_s, next_kind, next_layer = own_s, kind, j
-                    best[:] = longer
         if next_kind < 0:
             return 0
         stages[0, count], stages[1, count] = i, next_kind
-        front[:] = best
-        state, i = _without(state, work.most, next_kind), next_layer
+        load = work.forward_s[next_kind, i, next_layer] + work.backward_s[next_kind, i, next_layer]
+        most_s, sum_s = max(most_s, load), sum_s + load
+        left, i = _without(left, work.most, next_kind), next_layer
         count += 1
     return count
 
@@ -261,7 +278,7 @@ def search_kinds(
     """
     layers, kinds = work.forward_s.shape[1], len(work.most)
     best, stages = np.full((2, layers + 1), -1), np.empty((2, layers + 1), np.int64)
-    rest = _least_of_states(work, known_s)
+    rest, largest = _least_of_states(work, known_s)
     states, best_s, steps = rest.shape[1], known_s, 1
     # A front is pushed in a step, and steps are counted before each is extended.
     room = most_steps + states + kinds * layers + 1
@@ -285,7 +302,7 @@ def search_kinds(
         state, i, count = origin[entry, 0], origin[entry, 1], 0
         place = _stages_left(state, work.most)
         if i == 0:
-            count = _extended(work, rest, state, stages)
+            count = _extended(work, rest, largest, state, stages)
             steps += count * layers
         elif state == 0:
             at = entry

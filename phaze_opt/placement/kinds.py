@@ -1,9 +1,8 @@
 """A pipeline over several kinds of device: degrees, stages, and the kind of each stage.
 
 Every stage is on devices of one kind, as many of them as any other stage: all have the same tensor
-and data degrees. Devices of a kind stand together, so that messages between stages are taken to go
-over the outermost level that the cluster uses; the replicas of a stage are neighbours. Some devices
-of a kind, or all, may stay unused.
+and data degrees. Messages between stages are taken to go over one level of the network; the
+replicas of a stage are neighbours. Some devices of a kind, or all, may stay unused.
 
 For every tensor and data degree the fastest chain of stages is searched
 (`phaze_opt.placement.kind_splits`), those with the least bound first, until no bound is below the
@@ -12,7 +11,7 @@ best time, or a stated effort is spent: what is left is the gap.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -21,7 +20,6 @@ import numpy as np
 from phaze_opt.arrays import FloatArray, IntArray
 from phaze_opt.degrees import Degrees
 from phaze_opt.errors import InputError
-from phaze_opt.network.cluster import outermost_level
 from phaze_opt.network.message import message_over, messages_per_link
 from phaze_opt.network.term import Term
 from phaze_opt.passes.layer_cost import LayerPasses
@@ -35,8 +33,11 @@ from phaze_opt.placement.placement_problem import Placement, PlacementProblem
 from phaze_opt.placement.split_bounds import PROVEN
 from phaze_opt.placement.stage_kinds import replayed_on_kinds
 
-MOST_STEPS = 2**18
-"""Effort of one answer, see `phaze_opt.placement.split_search.Searched`."""
+MOST_STEPS = 2**22
+"""Effort of one answer, see `phaze_opt.placement.split_search.Searched`; about a second."""
+
+_LEFT_FOR_OTHERS = 4
+"""What is left is so many times what one pair of degrees may take."""
 
 _LEAST_STEPS = 2**12
 """Effort for one pair of degrees, even where none is left."""
@@ -53,16 +54,19 @@ class KindsPlacement(NamedTuple):
 
 
 class KindsCosts(CandidateCosts):
-    """Costs of stages between which messages go over the outermost level in use."""
+    """Costs of stages between which messages go over one level."""
+
+    def __init__(self, problem: PlacementProblem, level: int) -> None:
+        super().__init__(problem)
+        self._level = level
 
     def message(self, candidate: Candidate) -> Term:
         """Return the cost of a message to the next stage, whatever the number of stages."""
         if candidate.pipeline == 1:
             return super().message(candidate)
-        cluster = self.problem.cluster
-        index = outermost_level(cluster.devices, cluster)
-        sharing = messages_per_link(cluster, index, candidate.stride("pipeline"))
-        return message_over(cluster, index, sharing)
+        cluster, level = self.problem.cluster, self._level
+        sharing = messages_per_link(cluster, level, candidate.stride("pipeline"))
+        return message_over(cluster, level, sharing)
 
 
 class _Found(NamedTuple):
@@ -75,8 +79,23 @@ class _Found(NamedTuple):
     ahead: bool
 
 
+MostStages = Callable[[int], Sequence[int]]
+"""Returns the most stages of each kind, for stages of so many devices."""
+
+
+def is_over_kinds(problem: PlacementProblem) -> bool:
+    """Say whether the layers of a problem can be placed over several kinds of device."""
+    training, costs = problem.training, CandidateCosts(problem)
+    whole = training.interleave == 1 and not training.splits_backward and not training.zero_group
+    short = costs.layers <= MOST_LAYERS
+    return whole and training.has_tensor_groups_only and costs.is_chain and short
+
+
 def solve_kinds(
-    problems: Sequence[PlacementProblem], devices: Sequence[int], known_s: float = np.inf
+    problems: Sequence[PlacementProblem],
+    most_stages: MostStages,
+    level: int,
+    known_s: float = np.inf,
 ) -> tuple[KindsPlacement | None, float]:
     """Find the fastest pipeline over several kinds of device.
 
@@ -85,8 +104,10 @@ def solve_kinds(
     problems
         The same layers on each kind; a chain. All have the same cluster, that of all devices, and
         stages of one chunk with whole backwards.
-    devices
-        How many there are of each kind.
+    most_stages
+        See `MostStages`.
+    level
+        Of the network, innermost 0, that messages between stages go over.
     known_s
         Time of a batch that is known: what takes longer need not be found.
 
@@ -102,7 +123,7 @@ def solve_kinds(
     InputError
         If there are too many layers.
     """
-    costs = [KindsCosts(problem) for problem in problems]
+    costs = [KindsCosts(problem, level) for problem in problems]
     layers = costs[0].layers
     if layers > MOST_LAYERS:
         raise InputError(
@@ -116,13 +137,14 @@ def solve_kinds(
         )
     best: _Found | None = None
     left, bound_s = MOST_STEPS, np.inf
-    for least_s, candidate, most in sorted(_candidates(costs, devices), key=lambda each: each[:2]):
+    candidates = sorted(_candidates(costs, most_stages), key=lambda each: each[:2])
+    for least_s, candidate, most in candidates:
         if least_s >= known_s * (1.0 - PROVEN):
             break
         group = costs[0].group(candidate)
         for ahead in (True, False) if group.zero in (1, 2) and group.overlaps else (True,):
             work = _work(costs, candidate, most, ahead=ahead)
-            steps = max(left // 2, _LEAST_STEPS)
+            steps = max(left // _LEFT_FOR_OTHERS, _LEAST_STEPS)
             done = KindsSearched(*search_kinds(work, known_s, steps))
             left -= done.steps
             bound_s = min(bound_s, done.bound_s)
@@ -138,7 +160,7 @@ def solve_kinds(
 
 
 def _candidates(
-    costs: Sequence[CandidateCosts], devices: Sequence[int]
+    costs: Sequence[CandidateCosts], most_stages: MostStages
 ) -> Iterator[tuple[float, Candidate, IntArray]]:
     """Yield every pair of degrees with a bound of its times and the most stages of each kind."""
     problem, layers = costs[0].problem, costs[0].layers
@@ -146,8 +168,8 @@ def _candidates(
         # What each layer takes on the kind that is fastest at it.
         least_s = np.min([_work_s(each.problem, tensor) for each in costs], axis=0)
         for data in range(1, most_data(tensor, problem.cluster, problem.training) + 1):
-            each = tensor * data
-            most = np.array([min(count // each, layers) for count in devices], dtype=np.int64)
+            each_most = most_stages(tensor * data)
+            most = np.array([min(count, layers) for count in each_most], dtype=np.int64)
             if np.count_nonzero(most) < 2:
                 continue  # the stages of one kind
             stages = min(int(most.sum()), layers)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from phaze_opt.choices import PipelineScheduleName
+from phaze_opt.degrees import Degrees
 from phaze_opt.errors import InfeasibleError, InputError
 from phaze_opt.network.cluster import Cluster, NetworkLevel
 from phaze_opt.passes.layer_cost import LayerCost, LayerPasses
@@ -29,6 +31,20 @@ from tests.placement.strategies import all_degrees, all_splits, problems, scaled
 def with_devices(problem: PlacementProblem, devices: int) -> PlacementProblem:
     """Return a problem on so many devices."""
     return replace(problem, cluster=replace(problem.cluster, devices=devices))
+
+
+def solve(
+    own: list[PlacementProblem], devices: tuple[int, int], known_s: float = np.inf
+) -> tuple[KindsPlacement | None, float]:
+    """Place layers over two kinds, with messages over the outermost level."""
+    level = len(own[0].cluster.levels) - 1
+    most = partial(most_of, devices)
+    return solve_kinds(own, most, level, known_s)
+
+
+def most_of(devices: tuple[int, int], each: int) -> list[int]:
+    """Return how many stages of some devices each kind has."""
+    return [count // each for count in devices]
 
 
 @st.composite
@@ -55,7 +71,7 @@ def pairs(draw: st.DrawFn) -> tuple[list[PlacementProblem], tuple[int, int]]:
 
 def all_times_s(own: list[PlacementProblem], devices: tuple[int, int]) -> Iterator[float]:
     """Replay every split of every number of stages on all kinds that it may have, where it fits."""
-    costs = [KindsCosts(problem) for problem in own]
+    costs = [KindsCosts(problem, 0) for problem in own]
     for degrees in all_degrees(own[0]):
         each = degrees.data * degrees.tensor
         most = [count // each for count in devices]
@@ -87,7 +103,7 @@ def test_no_pipeline_is_faster(
 ) -> None:
     """Every degree, split and order of kinds, tried by the event replay; the answer is proven."""
     own, devices = pair
-    found, bound_s = solve_kinds(own, devices)
+    found, bound_s = solve(own, devices)
     least_s = min(all_times_s(own, devices), default=np.inf)
     if found is None:
         assert least_s == np.inf == bound_s
@@ -120,7 +136,7 @@ def test_equal_kinds_are_one(pair: tuple[list[PlacementProblem], tuple[int, int]
         one = solve_placement(problem)
     except InfeasibleError:
         one = None
-    found, _ = solve_kinds([problem, problem], devices)
+    found, _ = solve([problem, problem], devices)
     if one is None:
         assert found is None
         return
@@ -139,9 +155,9 @@ def test_more_devices_are_never_slower(
 ) -> None:
     """They may stay unused."""
     own, devices = pair
-    found, _ = solve_kinds(own, devices)
+    found, _ = solve(own, devices)
     larger = (devices[0] + more * (kind == 0), devices[1] + more * (kind == 1))
-    again, _ = solve_kinds([with_devices(each, sum(larger)) for each in own], larger)
+    again, _ = solve([with_devices(each, sum(larger)) for each in own], larger)
     if found is not None:
         assert again is not None
         time_s = found.placement.time_per_batch_s
@@ -151,9 +167,9 @@ def test_more_devices_are_never_slower(
 def test_what_is_slower_than_known_is_not_found() -> None:
     """Nothing is returned, and the bound is what is known."""
     problem = chain(4)
-    found, bound_s = solve_kinds([problem, problem], (2, 2))
+    found, bound_s = solve([problem, problem], (2, 2))
     assert found is not None and bound_s == found.placement.time_per_batch_s
-    assert solve_kinds([problem, problem], (2, 2), bound_s) == (None, bound_s)
+    assert solve([problem, problem], (2, 2), bound_s) == (None, bound_s)
 
 
 def test_a_fast_kind_holds_more_layers() -> None:
@@ -161,7 +177,7 @@ def test_a_fast_kind_holds_more_layers() -> None:
     slow = chain(12)
     layers = tuple(replace(each, passes=scaled(each.passes, 0.5)) for each in slow.layers[1])
     fast = replace(slow, layers={1: layers})
-    found, _ = solve_kinds([slow, fast], (1, 1))
+    found, _ = solve([slow, fast], (1, 1))
     assert found is not None and found.placement.degrees_text == "2x1x1"
     held = dict(
         zip(found.kinds, [len(stage.layers) for stage in found.placement.stages], strict=True)
@@ -169,19 +185,20 @@ def test_a_fast_kind_holds_more_layers() -> None:
     assert held == {0: 4, 1: 8}
 
 
-def test_messages_go_over_the_outermost_level() -> None:
-    """Of nodes of two devices too, whose own level would do for two stages of one kind."""
+def test_messages_go_over_the_level_that_is_named() -> None:
+    """Whatever the number of stages, a slower level takes longer."""
     problem = chain(4)
     layers = tuple(replace(layer, output_bytes=10**8) for layer in problem.layers[1])
     slow = problem.cluster.levels[0]
     fast = replace(slow, bandwidth_bytes_per_s=1e12, group_size=2)
-    near = replace(problem, layers={1: layers})
-    far = replace(near, cluster=replace(near.cluster, levels=(fast, slow)))
-    (one, _), (two, _) = (solve_kinds([each, each], (1, 1)) for each in (near, far))
-    assert one is not None and two is not None and two.placement.pipeline == 2
-    assert two.placement.time_per_batch_s == one.placement.time_per_batch_s
-    whole = solve_placement(with_devices(far, 2)).time_per_batch_s
-    assert two.placement.time_per_batch_s > whole
+    far = replace(problem, layers={1: layers}, cluster=Cluster("two", (fast, slow), 4))
+    times_s = []
+    for level in (0, 1):
+        found, _ = solve_kinds([far, far], partial(most_of, (1, 1)), level)
+        assert found is not None and found.placement.pipeline == 2
+        times_s.append(found.placement.time_per_batch_s)
+    near = solve_placement(with_devices(far, 2), Degrees(2, 1, 1))
+    assert times_s[0] == near.time_per_batch_s < times_s[1]
 
 
 def chain(layers: int) -> PlacementProblem:
@@ -199,7 +216,7 @@ def test_long_chains_are_refused() -> None:
     """And what is no chain."""
     problem = chain(MOST_LAYERS + 1)
     with pytest.raises(InputError, match="has 257 layers, but over several kinds of device at"):
-        solve_kinds([problem, problem], (2, 2))
+        solve([problem, problem], (2, 2))
     other = replace(chain(3), edges=((0, 1), (1, 2), (0, 2)))
     with pytest.raises(InputError, match="is no chain"):
-        solve_kinds([other, other], (2, 2))
+        solve([other, other], (2, 2))
