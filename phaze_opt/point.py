@@ -32,7 +32,7 @@ from phaze_opt.placement.placement_problem import ChipRates, PlacementProblem
 from phaze_opt.training import Training
 from phaze_opt.workload.bf16_layers import with_bf16_layers
 from phaze_opt.workload.context_parallel import with_context_shared_out
-from phaze_opt.workload.expert_parallel import whole_groups, with_experts_shared_out
+from phaze_opt.workload.expert_parallel import with_experts_shared_out
 from phaze_opt.workload.fused_accumulation import with_fused_accumulation
 from phaze_opt.workload.graph import Workload, WorkloadVariant
 from phaze_opt.workload.linear_precisions import check_linear_precisions
@@ -366,7 +366,7 @@ def _shared_out(variants: Sequence[WorkloadVariant], training: Training) -> list
             "must be 0, 1 or 2."
         )
     shared = with_context_shared_out(with_parts_run_again(variants, training), training)
-    shared = [with_experts_shared_out(each, training) for each in whole_groups(shared, training)]
+    shared = [with_experts_shared_out(each, training) for each in shared]
     shared = [with_fused_accumulation(variant, training) for variant in shared]
     check_linear_precisions(shared, training)
     return [with_bf16_layers(variant, training) for variant in shared]

@@ -178,7 +178,8 @@ class Training:
         Neighbouring devices over which each routed expert is split; 0 for the tensor-parallel
         group, whatever its degree. With another number than that, sequence parallelism must give
         the devices of that group tokens of their own, and groups of ``expert_tensor_parallel`` ×
-        ``expert_parallel`` devices hold all experts once: a multiple of the tensor-parallel group.
+        ``expert_parallel`` devices hold all experts once: fewer or more than that group has, and a
+        divisor of all that hold the same layers.
     expert_capacity
         Rows that every expert has of the tokens of each device, relative to even routing: tokens
         beyond them are dropped, fewer are filled up to them. 0 where each has the tokens that come.
@@ -327,13 +328,36 @@ class Training:
         """
         return self.expert_parallel * (self.expert_tensor_parallel or tensor)
 
-    def expert_replicas(self, tensor: int) -> int:
-        """Return the replicas of all else that hold the routed experts once, see above."""
-        return self.expert_devices(tensor) // tensor
+    def holds_experts_apart(self, tensor: int) -> bool:
+        """Whether other devices than a tensor-parallel group hold all routed experts once."""
+        return self.expert_devices(tensor) != tensor
+
+    def expert_step(self, tensor: int) -> int:
+        """Return of what replicas are a multiple, so that whole groups hold all experts."""
+        holding = self.expert_devices(tensor)
+        return holding // math.gcd(holding, tensor)
+
+    def with_same_experts(self, data: Replicas, tensor: int, stride: int) -> tuple[Replicas, int]:
+        """Return how many devices of some replicas have the same experts, and how far apart.
+
+        Parameters
+        ----------
+        data, stride
+            How many replicas there are, and how far apart.
+        tensor
+            Devices of each.
+        """
+        holding = self.expert_devices(tensor)
+        return data * tensor // holding, stride * holding // tensor
 
     def replica_step(self, tensor: int) -> int:
         """Return what the number of replicas of so many devices is a multiple of."""
-        return math.lcm(self.expert_replicas(tensor), self.context_parallel)
+        return math.lcm(self.expert_step(tensor), self.context_parallel)
+
+    def fewest_replicas(self, tensor: int) -> int:
+        """Return the fewest replicas: where one has the same experts twice, it is not alone."""
+        step = self.replica_step(tensor)
+        return 2 if step == 1 and self.expert_devices(tensor) < tensor else step
 
     @property
     def has_tensor_groups_only(self) -> bool:

@@ -89,8 +89,8 @@ def bare_layers(
     variant: WorkloadVariant, training: Training, fusion: FusionMode
 ) -> tuple[LayerCost, ...]:
     """Return what `bare_chain` does, of the distinct layers; the designs of a study share it."""
-    replicas = training.expert_replicas(variant.tensor_parallel)
-    return tuple([_bare_layer(layer, training, fusion, replicas) for layer in variant.layers])
+    tensor = variant.tensor_parallel
+    return tuple([_bare_layer(layer, training, fusion, tensor) for layer in variant.layers])
 
 
 @lru_cache(maxsize=128)
@@ -100,13 +100,11 @@ def has_twins(variant: WorkloadVariant, training: Training, fusion: FusionMode) 
     return len({replace(each, name="") for each in bare}) < len(bare)
 
 
-def _bare_layer(
-    layer: Layer, training: Training, fusion: FusionMode, expert_replicas: int
-) -> LayerCost:
+def _bare_layer(layer: Layer, training: Training, fusion: FusionMode, tensor: int) -> LayerCost:
     """Return what the placement needs of one distinct layer, without seconds."""
     held = layer_memory(layer, training, fusion)
-    others = expert_replicas - 1
-    routed = (layer.routed_parameters or 0) if others else 0
+    apart, holding = training.holds_experts_apart(tensor), training.expert_devices(tensor)
+    routed = (layer.routed_parameters or 0) if apart else 0
     frozen, frozen_tied = layer.frozen_parameters or 0, layer.frozen_tied_parameters or 0
     return LayerCost(
         name=layer.name,
@@ -117,7 +115,7 @@ def _bare_layer(
         transient_bytes=held.working_bytes,
         output_bytes=layer.output_bytes,
         routed_parameters=routed,
-        elsewhere_parameters=routed * others,
+        elsewhere_parameters=-(-routed * holding // tensor) - routed,
         accumulated_parameters=accumulated_parameters(layer.backward),
         offloaded_bytes=held.sent_bytes,
         frozen_parameters=frozen,

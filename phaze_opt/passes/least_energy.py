@@ -83,7 +83,9 @@ def least_batch_energy_j(
     microbatch_j = np.array(runs, dtype=np.float64) @ passes_j
     # Every device of a sequence runs its share of each.
     microbatches = training.global_batch / training.microbatch * training.context_parallel
-    parameters = local_parameters(bare_chain(variant, training, fusion))
+    chain = bare_chain(variant, training, fusion)
+    # Experts that a tensor-parallel group holds more than once may be stepped once.
+    parameters = local_parameters(chain) + sum(min(each.elsewhere_parameters, 0) for each in chain)
     once_bytes = training.step_bytes + training.cast_bytes
     state_bytes = parameters * (once_bytes + microbatches * sum(training.copy_bytes))
     hbm_j = state_bytes * np.ravel(energy_per_event(chips).hbm_j_per_byte)

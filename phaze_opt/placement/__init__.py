@@ -46,8 +46,8 @@ Where a formula stands, that loops and bounds call too:
 - frozen weights of a stage: `phaze_opt.passes.layer_cost.local_frozen_parameters`
 - memory of a stage: `memory.share_bytes` of its state, `memory.with_stashes` in all; what ZeRO
   shares out: `memory.Shards`
-- routed experts that are shared out: how many replicas hold them once
-  `phaze_opt.training.Training.expert_replicas`, which exchange them `synchronisation.GroupTerms`,
+- routed experts that are shared out: which devices hold the same ones
+  `phaze_opt.training.Training.with_same_experts`, which exchange them `synchronisation.GroupTerms`,
   what ZeRO shares out of them `chain_bytes.whole_parameters_of_runs`
 - volumes of ZeRO 0 to 3: the table in the docstring of `synchronisation`
 - exposed gradients and gathers: `overlap.backward_queue_s`, `overlap.forward_queue_s`; the cores

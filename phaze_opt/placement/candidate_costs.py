@@ -29,6 +29,7 @@ from phaze_opt.placement.chain_bytes import (
     MOST_LAYERS,
     ChainParameters,
     for_many_designs,
+    not_elsewhere,
     parameters_of_runs,
     whole_parameters_of_runs,
 )
@@ -397,7 +398,7 @@ class CandidateCosts:
         Of these there are few, so that many candidates share a bound.
         """
         training = self.problem.training
-        shares_out = training.zero > 0 or training.expert_replicas(candidate.tensor) > 1
+        shares_out = training.zero > 0 or training.holds_experts_apart(candidate.tensor)
         if shares_out or not has_ranges(self.problem.cluster):
             return self.least_tail_term_s(candidate)
         starts = _shared_starts(self.problem.cluster, candidate.stride("data"))
@@ -467,11 +468,11 @@ class CandidateCosts:
             Numbers of replicas, and the most over which any of their classes shares out states.
         """
         training, layers = self.problem.training, self.replicated(tensor)
-        parameters = layers.parameters[0, 1:]
+        parameters = layers.parameters[0, 1:] + np.cumsum(not_elsewhere(layers.held.parameters))
         step_s, cast_s = self.problem.step_s_per_parameter, self.problem.cast_s_per_parameter
         shards = shared if training.zero >= 1 else np.ones_like(data)
         tails_s: FloatArray = parameters * (step_s / shards + cast_s)[:, np.newaxis]
-        shared_out = training.expert_replicas(tensor) > 1
+        shared_out = training.holds_experts_apart(tensor)
         if order != REPLICAS_INSIDE or training.zero >= 2 or shared_out:
             return tails_s
         lines = (synchronisation_kind(training.zero), self.problem.cluster, tensor, data.tobytes())

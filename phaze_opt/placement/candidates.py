@@ -301,7 +301,10 @@ def _size_of_degree(
     if not _has_classes(tensor, cluster, training, shares_out):
         # So many replicas fit at most beside 1, 2, … stages.
         fitting = cluster.devices // (tensor * np.arange(1, layers + 1, dtype=np.int64))
-        each = np.minimum(fitting, most) // training.replica_step(tensor)
+        step = training.replica_step(tensor)
+        each = np.minimum(fitting, most) // step
+        # Too few replicas are none; see `_starts`.
+        each = np.maximum(each + 1 - training.fewest_replicas(tensor) // step, 0)
         return DegreeSize(len(orders) * int(each.sum()), most)
     firsts = [
         first
@@ -314,7 +317,8 @@ def _size_of_degree(
 
 def rank_orders(cluster: Cluster, training: Training, tensor: int) -> tuple[RankOrder, ...]:
     """Return the orders of ranks that differ; what shares experts or sequences is together."""
-    only = len(cluster.levels) == 1 or training.replica_step(tensor) > 1
+    apart = training.replica_step(tensor) > 1 or training.holds_experts_apart(tensor)
+    only = len(cluster.levels) == 1 or apart
     return RANK_ORDERS[:1] if only else RANK_ORDERS
 
 
@@ -357,13 +361,14 @@ def _starts(
     if _has_classes(tensor, cluster, training, shares_out):
         begins = _where_microbatches_change(training, most_data)
         return rising_starts(cluster, units, begins, most_data)
-    step = training.replica_step(tensor)
-    return np.arange(step, most_data + 1, step, dtype=np.int64)
+    first, step = training.fewest_replicas(tensor), training.replica_step(tensor)
+    return np.arange(first, most_data + 1, step, dtype=np.int64)
 
 
 def _has_classes(tensor: int, cluster: Cluster, training: Training, shares_out: bool) -> bool:
     """Whether classes have several numbers of replicas."""
     may_have = training.replica_step(tensor) == 1 and (training.zero == 0 or shares_out)
+    may_have = may_have and not training.holds_experts_apart(tensor)
     return may_have and training.interleave == 1 and has_ranges(cluster)
 
 

@@ -177,6 +177,15 @@ def whole_parameters_of_runs(parameters: ChainParameters) -> FloatArray:
     return own + sums(parameters.elsewhere) if any(parameters.elsewhere) else own
 
 
+def not_elsewhere(parameters: ChainParameters) -> IntArray:
+    """Count the parameters of layers that a replica has more of than its share of them: below 0.
+
+    Of routed experts that the devices of a replica hold more than once; what it holds, steps and
+    exchanges is at least the rest.
+    """
+    return np.minimum(np.array(parameters.elsewhere, dtype=np.int64), 0)
+
+
 def frozen_of_runs(parameters: ChainParameters) -> FloatArray:
     """Count the parameters of runs of layers that are not trained: `local_frozen_parameters`."""
     tied = parameters.frozen_tied

@@ -65,7 +65,7 @@ def is_deep(problem: PlacementProblem) -> bool:
 
 def _is_plain(training: Training, tensor_degrees: Iterable[int]) -> bool:
     """Whether replicas share nothing out, and stages are one chunk with whole backwards."""
-    whole = all(training.expert_replicas(tensor) == 1 for tensor in tensor_degrees)
+    whole = not any(training.holds_experts_apart(tensor) for tensor in tensor_degrees)
     return (
         training.zero == 0 and training.interleave == 1 and whole and not training.splits_backward
     )

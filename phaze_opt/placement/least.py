@@ -142,7 +142,7 @@ class LeastPlacement:
             waits on the host.
         """
         seconds, chips = self._columns(layers, rates)
-        if self.training.expert_replicas(self._tensor) > 1 or self.training.offloads:
+        if self.training.holds_experts_apart(self._tensor) or self.training.offloads:
             # Replicas step and add up experts of others, which is not in the candidates; nor is
             # the link to the host.
             return np.full(len(chips), np.inf)

@@ -28,6 +28,7 @@ from phaze_opt.placement.chain_bytes import (
     ChainBytes,
     distinct_limits,
     maxima,
+    not_elsewhere,
     parameters_of_runs,
     states_of_runs,
     sums,
@@ -233,10 +234,14 @@ class _Collector:
         self.repeated = distinct == np.bincount(distinct).argmax()
         (self.tensor,) = costs.problem.layers
         replicated = costs.replicated(self.tensor)
-        (_, self.own), *_ = replicated.own_parameters
-        self.parameters = replicated.parameters
-        self.own_routed = np.array(replicated.held.parameters.routed, dtype=np.float64)
-        self.routed = routed_of_runs(replicated.held.parameters)
+        (_, own), *_ = replicated.own_parameters
+        # Of experts that a replica holds more than once at least its share is stepped and sent.
+        twice = not_elsewhere(replicated.held.parameters)
+        of_runs = sums(tuple(twice.tolist())) if twice.any() else 0.0
+        self.own = own + twice
+        self.parameters = replicated.parameters + of_runs
+        self.own_routed = np.array(replicated.held.parameters.routed, dtype=np.float64) + twice
+        self.routed = routed_of_runs(replicated.held.parameters) + of_runs
 
     def collect(self) -> LeastCandidates:
         """Return everything."""
@@ -283,11 +288,10 @@ class _Collector:
 
         Of every group.
         """
-        experts = self.training.expert_replicas(self.tensor)
         of_all = _lines_of_groups(kind, cluster, groups)
-        if experts == 1:
+        if not self.training.holds_experts_apart(self.tensor):
             return [of_all]
-        same = tuple([(data // experts, experts * distance) for data, distance in groups])
+        same = tuple([self.training.with_same_experts(n, self.tensor, d) for n, d in groups])
         return [of_all, _lines_of_groups(kind, cluster, same)]
 
     def _even_ends(self) -> IntArray | None:
@@ -365,6 +369,7 @@ class _Collector:
             return np.concatenate([np.zeros((4, 0), dtype=np.int64), *map(np.stack, parts)], axis=1)
         fits = degrees.devices <= problem.cluster.devices and degrees.pipeline <= costs.layers
         fits = fits and degrees.data % self.training.replica_step(self.tensor) == 0
+        fits = fits and degrees.data >= self.training.fewest_replicas(self.tensor)
         fits = fits and degrees.data <= self.training.most_replicas
         given = [
             (
@@ -389,11 +394,12 @@ class _Collector:
     def _whole(self, columns: _Columns, way: IntArray, groups: int) -> IntArray:
         """Return the whole numbers of the candidates, the groups' gathers after what they send."""
         zero = np.where(columns.data > 1, self.zero, 0)
-        experts = self.training.expert_replicas(self.tensor)
+        holds_apart = self.training.holds_experts_apart(self.tensor)
         once, gathers = (zero < 2) & (columns.data > 1), (zero == 1) | (zero == 2)
         # After those of all replicas come those of the replicas with the same experts.
-        collectives = 1 if experts == 1 else 2
-        apart = (experts > 1) & (columns.data > experts)
+        collectives = 2 if holds_apart else 1
+        same, _ = self.training.with_same_experts(columns.data, self.tensor, 1)
+        apart = holds_apart & (same > 1)
         exchanges = (
             (once, columns.group),
             (gathers, columns.group + collectives * groups),

@@ -145,7 +145,7 @@ def _check_replicas(problem: PlacementProblem) -> None:
             "devices can hold the same layers, of which there must be a multiple of both."
         )
     apart = training.expert_tensor_parallel
-    shares = [(training.expert_replicas(tensor), tensor) for tensor in problem.layers]
+    shares = [(training.fewest_replicas(tensor), tensor) for tensor in problem.layers]
     if any(share <= max(most_data(own, problem.cluster, training), 1) for share, own in shares):
         return
     split = f" and expert_tensor_parallel {apart}" if apart else ""
@@ -202,7 +202,14 @@ def _given(
             f"{label} has {data} replicas, but with a zero_group of {training.zero_group} there "
             "must be a multiple of it."
         )
-    shares = training.expert_replicas(tensor)
+    shares = training.expert_step(tensor)
+    if data < training.fewest_replicas(tensor) and data % shares == 0:
+        raise InfeasibleError(
+            f"{label} has {data} replica, but its {tensor} devices have all experts more than "
+            f"once with an expert_parallel of {training.expert_parallel} and an "
+            f"expert_tensor_parallel of {training.expert_tensor_parallel}, which is known from 2 "
+            "replicas on."
+        )
     if data % shares:
         apart = training.expert_tensor_parallel
         split = f", an expert_tensor_parallel of {apart}" if apart else ""

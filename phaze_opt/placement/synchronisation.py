@@ -273,16 +273,16 @@ class ReplicaGroup:
 
     def _terms(self, kind: CollectiveName) -> GroupTerms:
         cluster = self.problem.cluster
-        experts = self.problem.training.expert_replicas(self.replicated.tensor)
-        group = self.problem.training.sharing(self.data)
+        training, tensor = self.problem.training, self.replicated.tensor
+        group = training.sharing(self.data)
         if group < self.data and self.zero > 0:
             return GroupTerms(self._terms_of_groups(kind, group))
         of_all = collective_terms(kind, self.data, cluster, self.stride)
-        if experts == 1:
+        if not training.holds_experts_apart(tensor):
             return GroupTerms(of_all)
         # Devices that have the same share of the experts are as far apart as all shares reach.
-        of_same = collective_terms(kind, self.data // experts, cluster, self.stride * experts)
-        return GroupTerms(of_all, of_same)
+        same, apart = training.with_same_experts(self.data, tensor, self.stride)
+        return GroupTerms(of_all, collective_terms(kind, same, cluster, apart))
 
     def _terms_of_groups(self, kind: CollectiveName, group: int) -> tuple[Term, ...]:
         """Return what replicas exchange of which only so many neighbours share anything out.

@@ -36,7 +36,7 @@ from phaze_opt.spec.study_spec import StudySpec, WorkloadSpec
 from phaze_opt.training import Training
 from phaze_opt.workload.bf16_layers import with_bf16_layers
 from phaze_opt.workload.context_parallel import with_context_shared_out
-from phaze_opt.workload.expert_parallel import whole_groups, with_experts_shared_out
+from phaze_opt.workload.expert_parallel import with_experts_shared_out
 from phaze_opt.workload.graph import Workload, WorkloadVariant
 from phaze_opt.workload.linear_precisions import check_linear_precisions
 from phaze_opt.workload.recompute_parts import with_parts_run_again
@@ -90,7 +90,7 @@ def _check_groups(spec: StudySpec, workloads: Sequence[Workload]) -> None:
         training = Training(1, expert_parallel=degree)
         for workload in workloads:
             with_experts_shared_out(workload.variants[0], training)
-        _check_split_experts(spec, workloads, degree)
+    _check_split_experts(spec, workloads)
     for parts in spec.space.values_of("recompute_parts") or (spec.recompute_parts,):
         training = Training(1, recompute="selective", recompute_parts=str(parts))
         for workload in workloads:
@@ -128,14 +128,11 @@ def _linear_precisions(spec: StudySpec) -> list[Training]:
     ]
 
 
-def _check_split_experts(
-    spec: StudySpec, workloads: Sequence[Workload], expert_parallel: int
-) -> None:
+def _check_split_experts(spec: StudySpec, workloads: Sequence[Workload]) -> None:
     """Refuse devices over which experts cannot be split at any tensor degree of a workload."""
     widths: tuple[Any, ...] = spec.space.values_of("expert_tensor_parallel")
     splits = spec.space.values_of("sequence_parallel") or (spec.sequence_parallel,)
     for width in filter(None, widths or (spec.expert_tensor_parallel,)):
-        training = Training(1, expert_parallel=expert_parallel, expert_tensor_parallel=width)
         for workload, split in itertools.product(workloads, splits):
             shape = workload.variants[0].microbatch, bool(split)
             shared = workload.variants[0].context_parallel or 1
@@ -146,7 +143,6 @@ def _check_split_experts(
                     f"expert_tensor_parallel is {width}, but without sequence_parallel no tensor "
                     f"degree of {workload.model} is 1 or as many."
                 )
-            whole_groups(captured, training)
 
 
 def _given(spec: StudySpec, workloads: Sequence[Workload | Named]) -> tuple[Workload, ...]:

@@ -77,30 +77,6 @@ def with_experts_shared_out(variant: WorkloadVariant, training: Training) -> Wor
     return _shared_out(variant, sharing)
 
 
-def whole_groups(variants: Sequence[WorkloadVariant], training: Training) -> list[WorkloadVariant]:
-    """Return those of some variants whose groups hold all experts once together, in whole numbers.
-
-    Raises
-    ------
-    InputError
-        If there are variants, but none is among them.
-    """
-    fitting = [
-        each
-        for each in variants
-        if training.expert_devices(each.tensor_parallel) % each.tensor_parallel == 0
-    ]
-    if variants and not fitting:
-        degrees = ", ".join(str(each.tensor_parallel) for each in variants)
-        apart, experts = training.expert_tensor_parallel, training.expert_parallel
-        raise InputError(
-            f"expert_tensor_parallel is {apart} and expert_parallel {experts}, but the "
-            f"{apart * experts} devices that hold all experts must be a multiple of those of a "
-            f"tensor-parallel group: {degrees}."
-        )
-    return fitting
-
-
 @lru_cache(maxsize=64)
 def _shared_out(variant: WorkloadVariant, sharing: _Sharing) -> WorkloadVariant:
     """Share the experts of every layer out; see `with_experts_shared_out`."""

@@ -269,8 +269,8 @@ def all_candidates(problem: PlacementProblem) -> Iterator[Candidate]:
     training, devices = problem.training, problem.cluster.devices
     for tensor in problem.layers:
         orders = rank_orders(problem.cluster, training, tensor)
-        step = training.expert_replicas(tensor)
-        for data in range(step, devices // tensor + 1, step):
+        first, step = training.fewest_replicas(tensor), training.expert_step(tensor)
+        for data in range(first, devices // tensor + 1, step):
             if data * training.microbatch > training.global_batch:
                 break
             most = min(MOST_STAGES, len(problem.layers[tensor]), devices // (data * tensor))

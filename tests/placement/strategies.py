@@ -124,19 +124,18 @@ def with_experts(draw: st.DrawFn, drawn: st.SearchStrategy[PlacementProblem]) ->
     """Draw a problem; in some, part of every layer is routed experts that are shared out."""
     problem, experts = draw(drawn), draw(st.sampled_from([1, 2, 4]))
     width = draw(st.sampled_from([0, 1, 2]))
-    if any(experts * (width or degree) % degree for degree in problem.layers):
-        width = 0
     training = replace(problem.training, expert_parallel=experts, expert_tensor_parallel=width)
     part = draw(st.sampled_from([1, 2]))
 
-    def shared_out(layer: LayerCost, replicas: int) -> LayerCost:
-        routed = part * (layer.parameters - layer.tied_parameters) // 2 if replicas > 1 else 0
-        return replace(
-            layer, routed_parameters=routed, elsewhere_parameters=routed * (replicas - 1)
-        )
+    def shared_out(layer: LayerCost, degree: int) -> LayerCost:
+        holding = experts * (width or degree)
+        routed = part * (layer.parameters - layer.tied_parameters) // 2
+        routed *= holding != degree
+        elsewhere = math.ceil(routed * holding / degree) - routed
+        return replace(layer, routed_parameters=routed, elsewhere_parameters=elsewhere)
 
     layers = {
-        degree: tuple(shared_out(layer, training.expert_replicas(degree)) for layer in own)
+        degree: tuple(shared_out(layer, degree) for layer in own)
         for degree, own in problem.layers.items()
     }
     return replace(problem, layers=layers, training=training)
@@ -146,8 +145,8 @@ def all_degrees(problem: PlacementProblem) -> Iterator[Degrees]:
     """Yield every (pipeline, data, tensor) that the devices and the batch allow."""
     training = problem.training
     for tensor, layers in problem.layers.items():
-        experts = training.expert_replicas(tensor)
-        for data in range(experts, problem.cluster.devices // tensor + 1, experts):
+        first, step = training.fewest_replicas(tensor), training.expert_step(tensor)
+        for data in range(first, problem.cluster.devices // tensor + 1, step):
             if data * training.microbatch > training.global_batch:
                 break
             for pipeline in range(1, len(layers) + 1):
