@@ -11,7 +11,7 @@ import numpy as np
 
 from phaze_opt.choices import FusionMode
 from phaze_opt.degrees import Degrees
-from phaze_opt.economics.choices import Economics
+from phaze_opt.economics.choices import STANDARD, Economics
 from phaze_opt.errors import InputError
 from phaze_opt.estimator.vector_core import vector_operator
 from phaze_opt.hardware.accelerator import Accelerator
@@ -65,7 +65,7 @@ class Point:
     host_rate: float = 1.0
     solved_recompute: bool = False
     stages: tuple[int, ...] | None = None
-    economics: Economics = Economics()  # noqa: RUF009 (frozen)
+    economics: Economics = STANDARD
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ formula: it composes the ``least_*`` of the rooms to its left.
 - `box_tree`: regions of boxes, halved along their rates; `core_units`: the cores of boxes;
   `box_order`: the boxes in order, bounded at once, or by halves and again by their cores.
 - `best_first`: the points in order, with no more bounds than the order needs.
+- `paid_chips`: what chips cost at least, and which power limits of dollars, carbon and watts leave.
 - `power_limit`: what a limit of the power excludes.
 - `needless_memory`: points with more HBM than any placement can fill.
 - `space_size`: the size of a space, and the time and memory to bound it.

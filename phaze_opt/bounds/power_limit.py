@@ -14,6 +14,12 @@ import numpy as np
 from phaze_opt.arrays import BoolArray, FloatArray
 
 
+def seconds_within_w(joules: FloatArray, limit_w: FloatArray) -> FloatArray:
+    """Return the time in which energies keep a limit of the power; infinite where that is 0."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.where(limit_w > 0.0, joules / limit_w, np.inf)
+
+
 @dataclass(eq=False)
 class PowerLimit:
     """Seconds in which batches keep a limit of the power, collected over all placements.

@@ -15,7 +15,8 @@ import numpy as np
 
 from phaze_opt.arrays import FloatArray, IntArray
 from phaze_opt.bounds.bounded_chips import BoundedChips
-from phaze_opt.bounds.power_limit import PowerLimit
+from phaze_opt.bounds.paid_chips import PaidChips
+from phaze_opt.bounds.power_limit import PowerLimit, seconds_within_w
 from phaze_opt.bounds.space_chips import EnergyKinds
 from phaze_opt.choices import FusionMode
 from phaze_opt.degrees import Degrees
@@ -46,6 +47,7 @@ from phaze_opt.spec.frozen import ResolvedStudy
 from phaze_opt.spec.objectives import (
     BOUNDED_OBJECTIVES,
     OBJECTIVES,
+    PAID_OBJECTIVES,
     RATE_OBJECTIVES,
     Measured,
     ObjectiveKind,
@@ -63,6 +65,8 @@ ROUNDING = 1e-9
 
 def bounded_rate(spec: StudySpec) -> ObjectiveKind:
     """Return the rate that bounds of a front are made of: the first, or the throughput."""
+    if any(name in PAID_OBJECTIVES for name in spec.objectives):
+        return OBJECTIVES["throughput"]
     named = [name for name in spec.objectives if name in RATE_OBJECTIVES]
     return OBJECTIVES[named[0] if named else "throughput"]
 
@@ -122,29 +126,46 @@ class StudyBounds:
     @property
     def asks_for_energy(self) -> bool:
         """Whether the bounds depend on the energy of a batch."""
-        return self.study.spec.constraints.max_power_w is not None or self._by_energy
+        return self.study.spec.constraints.limits_power or self._by_energy
 
     @property
     def _by_energy(self) -> bool:
-        return self.bounded.name == "energy_per_sample"
+        return self.bounded.name in ("energy_per_sample", *PAID_OBJECTIVES)
 
     @property
     def time_limit_s(self) -> float:
         """The limit of the time of a batch, with a margin; infinite if there is none."""
         return (self.study.spec.constraints.max_time_per_batch_s or np.inf) * (1.0 + ROUNDING)
 
-    def power_limit_w(self, cluster: Cluster) -> float:
-        """Return the limit of the power of all devices together; infinite if there is none."""
+    def power_limit_w(
+        self, cluster: Cluster, whole: Cluster, chips: PaidChips | None
+    ) -> FloatArray:
+        """Return the limit of the dynamic power of all devices together: (sizes, architectures).
+
+        Infinite if there is none, at least 0.
+
+        Parameters
+        ----------
+        cluster
+            The slice of the network that may run.
+        whole
+            The whole network: what stands there is paid.
+        chips
+            What the chips cost; ``None`` where no limit depends on it.
+        """
         limits = self.study.spec.constraints
         devices = min(cluster.devices, limits.max_devices or cluster.devices)
-        return (limits.max_power_w or np.inf) * devices
+        most_w = np.full((1, 1), (limits.max_power_w or np.inf) * devices)
+        if chips is not None:
+            most_w = np.minimum(most_w, chips.most_dynamic_w(self.study.spec, whole.devices))
+        return np.asarray(np.maximum(most_w, 0.0))
 
     @property
     def question(self) -> list[str]:
         """All that the bounds depend on, for the keys of stored ones."""
         limits, kind = self.study.spec.constraints, self.bounded
-        stated = limits.max_power_w, limits.max_time_per_batch_s, limits.max_devices
-        known = ["limits"] if any(stated) else []
+        stated = limits.max_time_per_batch_s, limits.max_devices
+        known = ["limits"] if limits.limits_power or any(stated) else []
         measure = [] if kind.name in RATE_OBJECTIVES else [kind.name]
         return [self.study.question_hash, *known, *measure]
 
@@ -173,6 +194,10 @@ class StudyBounds:
             return np.where(feasible, (1.0 + ROUNDING) / with_links_mm2, 0.0)
         if kind.name == "energy_per_sample":
             return np.where(feasible, 1.0 / self._joined(kind, energies_j, 1.0 - ROUNDING), 0.0)
+        if kind.name in PAID_OBJECTIVES:
+            paid = PaidChips(self.study, chips)
+            values = paid.worth(kind, design.cluster.devices, rates, energies_j)
+            return np.where(feasible, self._joined(kind, values, 1.0 + ROUNDING), 0.0)
         # The other bounded objectives are proportional to the samples per second.
         areas_mm2 = with_links_mm2.tolist()
         per_sample_per_s = np.array(
@@ -324,7 +349,10 @@ class StudyBounds:
         glb_bytes = chips.architectures.column("glb_bytes")[:, 0]
         best = np.full((2, *chips.hbm_bytes.shape), np.inf)
         power = PowerLimit(chips.hbm_bytes.shape, self.likely)
+        paid = PaidChips(self.study, chips) if limits.is_paid else None
         for run in self.on_slices(inputs):
+            limits_w = self.power_limit_w(run.cluster, inputs.cluster, paid)
+            limits_w = np.broadcast_to(limits_w, chips.hbm_bytes.shape)
             for variant in self.variants(run):
                 layers = self._layers(run.capture, variant, chips, run.cluster, training)
                 placement = self.placement(run.capture, variant, run.cluster, as_fused, fusion)
@@ -332,7 +360,7 @@ class StudyBounds:
                 if self.asks_for_energy:
                     by_kind = self.least_batch_j(run, variant, chips.space.energy_kinds)
                     batch_j = chips.least(by_kind)
-                if limits.max_power_w is not None and not chips.rooflines:
+                if limits.limits_power and not chips.rooflines:
                     longest = longest_layers(
                         variant, chips.architectures, run.cluster, training, lane_rate=lane_rate
                     )
@@ -344,7 +372,7 @@ class StudyBounds:
                     least_s = placement.least_s(
                         layers, of_size, known_s, splits=not chips.rooflines
                     )
-                    own_s = batch_j / self.power_limit_w(run.cluster)
+                    own_s = seconds_within_w(batch_j, limits_w[size])
                     least_s = power.slowed_s(size, least_s, own_s, best[0, size])
                     least_s[least_s > self.time_limit_s] = np.inf
                     least_j = np.where(np.isfinite(least_s), batch_j, np.inf)

@@ -9,6 +9,7 @@ state (`choices.Economics`); it gives a `bill.Bill`. No time or energy of an ope
 * ``package``: memory, interposer, test: what a chip costs to make, and in how many dies.
 * ``carbon``: what making a chip and its share of a node emits.
 * ``operation``: watts of a device at the wall; dollars and carbon per device second and per joule.
+* ``rates``: those of a chip, and the least of many chips, which bounds are made of.
 * ``bill``: all of it for one evaluation, low, central and high.
 * ``data``: every constant with its source; confidence is in ``docs/economics.md``.
 
@@ -21,4 +22,5 @@ Where each formula is:
 * price of a device with its shares of host and network: `operation.device_usd`
 * power of a device at the wall: `operation.wall_power_w`
 * cost and carbon of a sample: `operation.Rates.of_sample`; bounds call the same
+* most dynamic power within limits of dollars, carbon and watts: `operation.Rates.most_dynamic_w`
 """

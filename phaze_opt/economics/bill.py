@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from phaze_opt.economics.carbon import embodied_kg
 from phaze_opt.economics.choices import Economics
 from phaze_opt.economics.constants import CASES, Case
-from phaze_opt.economics.operation import Rates, device_usd, wall_power_w
+from phaze_opt.economics.operation import device_usd, wall_power_w
 from phaze_opt.economics.package import MADE, Parts, cheapest_dies, package_usd
+from phaze_opt.economics.rates import rates_of
 from phaze_opt.hardware.accelerator import Accelerator
 from phaze_opt.hardware.energy import static_power_w
 
@@ -121,7 +122,7 @@ def bill_of(
         made = package_usd(parts, dies, case)
         priced = {**made, **device_usd(sum(made.values()), parts, economics, case)}
         embodied = embodied_kg(parts, dies, case)
-        rates = Rates.of(sum(priced.values()), sum(embodied.values()), static_w, economics, case)
+        rates = rates_of(parts, dies, static_w, economics, case)
         watts = wall_power_w(by_level_w, static_w, case)
         _, usd, kg = rates.of_sample(
             devices / throughput_samples_per_s,

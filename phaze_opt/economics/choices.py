@@ -76,6 +76,10 @@ class Economics:
         return (grids()[self.grid] if stated is None else stated) / 1000.0
 
 
+STANDARD = Economics()
+"""Nobody states anything."""
+
+
 def read_economics(text: str) -> Economics:
     """Return the choices that a text states: a file, or ``grid=europe,margin=7``.
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Generic
 
+import numpy as np
+
+from phaze_opt.arrays import FloatArray
 from phaze_opt.economics.choices import Economics
 from phaze_opt.economics.constants import Case, operation, system, wafer
 from phaze_opt.economics.die import Number
@@ -87,6 +90,44 @@ class Rates(Generic[Number]):
             kg_per_s=embodied_kg / lifetime_s + wall_w * kg_per_j,
             kg_per_j=wall_j_per_j * kg_per_j,
         )
+
+    def with_rates(self, usd_per_s: Number, kg_per_s: Number) -> Rates[Number]:
+        """Return the rates of a device of another price and embodied carbon."""
+        return replace(self, usd_per_s=usd_per_s, kg_per_s=kg_per_s)
+
+    def most_dynamic_w(
+        self,
+        devices: int,
+        max_cost_usd: float | None,
+        max_carbon_kg: float | None,
+        max_wall_w: float | None,
+    ) -> FloatArray:
+        """Return the dynamic power of all devices with which limits are just kept.
+
+        Negative where a cluster that runs nothing exceeds them, infinite without a limit.
+
+        Parameters
+        ----------
+        devices
+            Of the cluster.
+        max_cost_usd, max_carbon_kg
+            Of all devices and their electricity over the lifetime.
+        max_wall_w
+            Of one device at the wall.
+        """
+        wall_w = None if max_wall_w is None else devices * max_wall_w
+        most_w = np.full(np.shape(self.usd_per_s), np.inf)
+        for limit, per_s, per_j, span_s in (
+            (max_cost_usd, self.usd_per_s, self.usd_per_j, self.lifetime_s),
+            (max_carbon_kg, self.kg_per_s, self.kg_per_j, self.lifetime_s),
+            (wall_w, self.wall_w, self.wall_j_per_j, 1.0),
+        ):
+            if limit is not None:
+                left = np.asarray(limit / span_s - devices * per_s)
+                # Where a joule takes nothing, any power is kept, or none.
+                free = np.where(left >= 0.0, np.inf, -np.inf)
+                most_w = np.minimum(most_w, left / per_j if per_j > 0.0 else free)
+        return most_w
 
     def of_sample(self, device_s: Number, joules: Number) -> tuple[Number, Number, Number]:
         """Return joules at the wall, dollars and kilograms of a sample.

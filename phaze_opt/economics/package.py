@@ -6,9 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Generic
 
-import numpy as np
-
-from phaze_opt.arrays import FloatArray
 from phaze_opt.choices import MemoryKind, ProcessNodeName
 from phaze_opt.economics.constants import Case, package, wafer
 from phaze_opt.economics.die import Number, die_usd
@@ -101,24 +98,15 @@ def cheapest_dies(parts: Parts[float]) -> float:
     From as few as the reticle allows to `_MOST_DIES`: a chip of larger area has fewer choices, so
     that it never costs less.
     """
-    if parts.dies is not None:
-        return float(parts.dies)
     return min(
-        _numbers_of_dies(parts), key=lambda dies: sum(package_usd(parts, dies, "central").values())
+        numbers_of_dies(parts), key=lambda dies: sum(package_usd(parts, dies, "central").values())
     )
 
 
-def least_package_usd(parts: Parts[FloatArray]) -> FloatArray:
-    """Return what many hypothetical chips cost to make, each in its cheapest number of dies."""
-    totals = [
-        sum(package_usd(parts, dies, "central").values(), np.zeros_like(dies))
-        for dies in _numbers_of_dies(parts)
-    ]
-    return np.asarray(np.min(totals, axis=0))
-
-
-def _numbers_of_dies(parts: Parts[Number]) -> list[Number]:
-    """Return the numbers of dies that are tried."""
+def numbers_of_dies(parts: Parts[Number]) -> list[Number]:
+    """Return the numbers of dies that are tried; only the known one, where there is one."""
+    if parts.dies is not None:
+        return [0.0 * parts.silicon_mm2 + parts.dies]
     share = 1.0 + package("central").die_to_die_share
     alone = -(-parts.silicon_mm2 // RETICLE_MM2)
     linked = -(-parts.silicon_mm2 * share // RETICLE_MM2)

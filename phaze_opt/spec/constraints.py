@@ -12,10 +12,12 @@ from phaze_opt.hardware.accelerator import Accelerator
 from phaze_opt.hardware.buildable import check_chip
 from phaze_opt.network.cluster import Cluster
 from phaze_opt.spec.frozen import ResolvedStudy
-from phaze_opt.spec.study_spec import ConstraintSpec
+from phaze_opt.spec.study_spec import ConstraintSpec, StudySpec
 from phaze_opt.units import GIB
 
-Limit = Literal["area", "chip", "HBM", "options", "memory", "power", "devices", "time"]
+Limit = Literal[
+    "area", "chip", "HBM", "options", "memory", "power", "devices", "time", "cost", "carbon"
+]
 """The limit that a point violates; ``chip``: not buildable, ``options`` exclude each other."""
 
 SMALLEST_VIOLATION = 1e-9
@@ -87,12 +89,12 @@ def with_memory_margin(chip: Accelerator, constraints: ConstraintSpec) -> Accele
     return replace(chip, calibration=replace(chip.calibration, usable_hbm_share=share))
 
 
-def run_violation(constraints: ConstraintSpec, evaluation: Evaluation) -> Violation | None:
+def run_violation(spec: StudySpec, evaluation: Evaluation) -> Violation | None:
     """Return the limit that an evaluated run violates most; ``None`` if it keeps all limits."""
     if not evaluation.feasible:
         reason = evaluation.reason or "No placement fits."
         return Violation("memory", max(evaluation.violation, SMALLEST_VIOLATION), reason)
-    placement = evaluation.placement
+    placement, constraints = evaluation.placement, spec.constraints
     measured: tuple[tuple[Limit, str, float, float | None, str], ...] = (
         (
             "power",
@@ -115,11 +117,28 @@ def run_violation(constraints: ConstraintSpec, evaluation: Evaluation) -> Violat
             constraints.max_time_per_batch_s,
             "s",
         ),
+        *_paid(spec, evaluation),
     )
     return worst(
         _above(name, quantity, value, limit, unit)
         for name, quantity, value, limit, unit in measured
         if limit is not None and value > limit
+    )
+
+
+def _paid(
+    spec: StudySpec, evaluation: Evaluation
+) -> tuple[tuple[Limit, str, float, float | None, str], ...]:
+    """Return the measures of a bill that a limit may be of; none that nobody limits."""
+    limits = spec.constraints
+    if not limits.is_paid or evaluation.bill is None:
+        return ()
+    bill, rack = evaluation.bill, spec.economics.devices_per_rack
+    rack_w = bill.wall_power_w_per_device.central * rack
+    return (
+        ("power", "The average power of a rack", rack_w, limits.max_power_w_rack, "W"),
+        ("cost", "The cost of the cluster", bill.tco_usd.central, limits.max_cost_usd, "USD"),
+        ("carbon", "The carbon of the cluster", bill.carbon_kg.central, limits.max_carbon_kg, "kg"),
     )
 
 

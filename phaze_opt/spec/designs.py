@@ -51,6 +51,8 @@ class Design:
 def chip_of(base: Accelerator, values: Mapping[str, Scalar]) -> Accelerator:
     """Return the chip of a point: the base chip with the values of the axes.
 
+    All chips of a space have the dies that follow from the area model, also one that is the base.
+
     Raises
     ------
     InputError
@@ -61,6 +63,8 @@ def chip_of(base: Accelerator, values: Mapping[str, Scalar]) -> Accelerator:
         for name, value in values.items()
         if kind_of(name) == "chip"
     }
+    if stated and base.die_mm2 is not None:
+        base = base.with_checked({"die_mm2": None, "dies_per_package": None})
     return with_values(base, in_si(stated, SPACE, chip_values(base)), SPACE)
 
 

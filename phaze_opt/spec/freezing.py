@@ -291,7 +291,7 @@ def _resolve(spec: StudySpec) -> ResolvedStudy:
         raise InputError(
             f"baselines is {list(spec.baselines)}, but it must list different baselines."
         )
-    has_power_limit = spec.constraints.max_power_w is not None
+    has_power_limit = spec.constraints.limits_power
     refuse_free_axes(spec.space.varying_fields, spec.area.model, has_power_limit=has_power_limit)
     base = load_accelerator(spec.space.base)
     cluster = load_cluster(spec.cluster, spec.devices)

@@ -18,14 +18,27 @@ from phaze_opt.arrays import FloatArray
 from phaze_opt.errors import InputError
 
 ObjectiveName = Literal[
-    "throughput", "tokens", "throughput_per_area", "energy_per_sample", "power", "area"
+    "throughput",
+    "tokens",
+    "throughput_per_area",
+    "throughput_per_dollar",
+    "throughput_per_watt",
+    "energy_per_sample",
+    "power",
+    "area",
 ]
 Aggregate = Literal["geometric-mean", "weighted-mean", "minimum"]
 
 RATE_OBJECTIVES: tuple[ObjectiveName, ...] = ("throughput", "tokens", "throughput_per_area")
 """Objectives proportional to the throughput: before an evaluation, all else is known exactly."""
 
-BOUNDED_OBJECTIVES: tuple[ObjectiveName, ...] = (*RATE_OBJECTIVES, "energy_per_sample", "area")
+PAID_OBJECTIVES: tuple[ObjectiveName, ...] = ("throughput_per_dollar", "throughput_per_watt")
+"""Objectives that follow from the throughput and the energy, see `phaze_opt.economics`."""
+
+BOUNDED_OBJECTIVES: tuple[ObjectiveName, ...] = (
+    *(*RATE_OBJECTIVES, *PAID_OBJECTIVES),
+    *("energy_per_sample", "area"),
+)
 """Objectives with a bound. The power has none: a slower placement always takes less of it."""
 
 
@@ -39,6 +52,9 @@ class Measured:
         Dynamic energy, and its average power on a device in use.
     area_mm2, devices
         Area of one chip under the area model of the study, and the number of chips.
+    wall_j_per_sample, usd_per_sample
+        Energy at the wall and cost of a sample on all chips; NaN where the area of the dies is
+        unknown.
     """
 
     throughput_samples_per_s: float
@@ -47,6 +63,8 @@ class Measured:
     power_w_per_device: float
     area_mm2: float
     devices: int
+    wall_j_per_sample: float = math.nan
+    usd_per_sample: float = math.nan
 
 
 @dataclass(frozen=True)
@@ -121,6 +139,22 @@ OBJECTIVES: dict[ObjectiveName, ObjectiveKind] = {
             lambda measured: (
                 measured.throughput_samples_per_s / (measured.devices * measured.area_mm2)
             ),
+        ),
+        ObjectiveKind(
+            "throughput_per_dollar",
+            "samples_per_usd",
+            "samples/USD",
+            True,
+            math.inf,
+            lambda measured: 1.0 / measured.usd_per_sample,
+        ),
+        ObjectiveKind(
+            "throughput_per_watt",
+            "throughput_samples_per_s_w",
+            "samples/s/W",
+            True,
+            math.inf,
+            lambda measured: 1.0 / measured.wall_j_per_sample,
         ),
         ObjectiveKind(
             "energy_per_sample",

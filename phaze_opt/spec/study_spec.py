@@ -26,6 +26,7 @@ from phaze_opt.choices import (
     Recompute,
 )
 from phaze_opt.codec import convert_fields, from_builtins, read_toml_file
+from phaze_opt.economics.choices import Economics
 from phaze_opt.errors import InputError
 from phaze_opt.limits import MOST_DEVICES, MOST_SAMPLES, MOST_TRIALS, check_size
 from phaze_opt.precision import AttentionPrecision, Fp8Scaling, PrecisionName
@@ -35,6 +36,7 @@ from phaze_opt.spec.designs import training_of
 from phaze_opt.spec.objectives import (
     BOUNDED_OBJECTIVES,
     OBJECTIVES,
+    PAID_OBJECTIVES,
     Aggregate,
     ObjectiveKind,
     ObjectiveName,
@@ -95,6 +97,10 @@ class AreaSpec:
     __repr__ = short_repr
 
 
+_PAID_LIMITS = ("max_power_w_rack", "max_cost_usd", "max_carbon_kg")
+"""Limits that follow from the power of a run, as ``max_power_w`` does."""
+
+
 @dataclass(frozen=True, repr=False)
 class ConstraintSpec:
     """The limits of a feasible design besides area and memory; ``None`` for no limit.
@@ -109,6 +115,11 @@ class ConstraintSpec:
         Limit of the number of devices in use.
     max_time_per_batch_s
         Limit of the time per batch of every workload, in seconds.
+    max_power_w_rack
+        Limit of the average power of a rack at the wall (``devices_per_rack`` of `economics`).
+    max_cost_usd, max_carbon_kg
+        Limits of what the cluster costs, in US dollars, and emits, in kilograms of CO2 equivalent,
+        to be made and over its lifetime.
     min_memory_margin
         Share of the usable HBM that the placement leaves free on every stage.
     """
@@ -117,11 +128,15 @@ class ConstraintSpec:
     max_hbm_gib: float | None = None
     max_devices: int | None = None
     max_time_per_batch_s: float | None = None
+    max_power_w_rack: float | None = None
+    max_cost_usd: float | None = None
+    max_carbon_kg: float | None = None
     min_memory_margin: float = 0.0
 
     def __post_init__(self) -> None:
         convert_fields(self, "constraints")
-        for name in ("max_power_w", "max_hbm_gib", "max_devices", "max_time_per_batch_s"):
+        names = "max_power_w", "max_hbm_gib", "max_devices", "max_time_per_batch_s", *_PAID_LIMITS
+        for name in names:
             limit = getattr(self, name)
             if limit is not None and not 0 < limit < math.inf:
                 raise InputError(f"{name} is {limit}, but it must be positive.")
@@ -131,6 +146,16 @@ class ConstraintSpec:
             )
 
     __repr__ = short_repr
+
+    @property
+    def is_paid(self) -> bool:
+        """Whether a limit is of dollars, of carbon or of watts at the wall."""
+        return any(getattr(self, name) is not None for name in _PAID_LIMITS)
+
+    @property
+    def limits_power(self) -> bool:
+        """Whether a limit follows from the average power of a run."""
+        return self.max_power_w is not None or self.is_paid
 
 
 @dataclass(frozen=True, repr=False)
@@ -248,6 +273,9 @@ class StudySpec:
         Limits of the chip area, and other limits of a feasible design.
     objectives
         The objectives; several make a Pareto study.
+    economics
+        Grid, prices, lifetime, margin and volume, for objectives and limits of dollars, watts and
+        carbon.
     search
         Sampler, number of trials and seed.
     """
@@ -310,6 +338,7 @@ class StudySpec:
     frozen: tuple[str, ...] = ()
     lora_rank: int = 0
     lora_targets: tuple[str, ...] = ()
+    economics: Economics = field(default_factory=Economics)
 
     def __post_init__(self) -> None:
         convert_fields(self, "study")
@@ -334,6 +363,7 @@ class StudySpec:
             best = replace(self.search, sampler=default_sampler(self))
             object.__setattr__(self, "search", best)
         self._check_search()
+        self._check_paid()
 
     __repr__ = short_repr
 
@@ -355,6 +385,11 @@ class StudySpec:
     def objective_kinds(self) -> tuple[ObjectiveKind, ...]:
         """The objectives."""
         return tuple(OBJECTIVES[name] for name in self.objectives)
+
+    @property
+    def is_paid(self) -> bool:
+        """Whether an objective or a limit depends on what chips cost."""
+        return self.constraints.is_paid or not {*PAID_OBJECTIVES}.isdisjoint(self.objectives)
 
     @property
     def unbounded_limits(self) -> tuple[str, ...]:
@@ -450,6 +485,16 @@ class StudySpec:
             raise InputError(
                 f"No bound is known for the objective {first}, which the sampler bound needs. "
                 f"Bounded: {', '.join(BOUNDED_OBJECTIVES)}."
+            )
+
+    def _check_paid(self) -> None:
+        """Refuse dollars, watts and carbon of chips whose dies nobody knows."""
+        paid: list[str] = [name for name in self.objectives if name in PAID_OBJECTIVES]
+        paid += [name for name in _PAID_LIMITS if getattr(self.constraints, name) is not None]
+        if paid and self.area.model != "chip":
+            raise InputError(
+                f"{paid[0]} needs the area of dies, which the area model {self.area.model} does "
+                'not say; write model = "chip" under [area].'
             )
 
     def _check_workloads(self) -> None:

@@ -208,7 +208,8 @@ def why_not_found(
         return reason
     own, there = chip_values(chip), chip_values(chip_of(study.base, values))
     for name, value in own.items():
-        if there[name] != value:
+        # The dies of a space follow from the area model, those of a known chip may be stated.
+        if there[name] != value and name not in ("die_mm2", "dies_per_package"):
             return f"{name} is {value}, but is not searched, and the base has {there[name]}"
     return None
 
@@ -254,7 +255,7 @@ def _best_run(
     runs = []
     for design, inputs in _options(study, baseline, run):
         key = evaluation_key(study, inputs)
-        violation = run_violation(study.spec.constraints, evaluations[key])
+        violation = run_violation(study.spec, evaluations[key])
         runs.append(EvaluatedRun(inputs, key, evaluations[key], True, violation))
         designs.setdefault(key, design)
     if not runs:

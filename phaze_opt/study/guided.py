@@ -63,7 +63,7 @@ def best_bound_first(
     check_bounded(study.spec.objectives)
     points = _PointsByBound(study, workloads, reference, store)
     guess, look = None, None
-    if study.spec.constraints.max_power_w is not None:
+    if study.spec.constraints.limits_power:
         # The best bounds are of chips that take just as much, and most of these take more.
         guess, look = points.guess, _look(study, workloads, reference)
     return BestBoundFirst(Grid.of(distributions(study.spec.space)), points, cost, guess, look)

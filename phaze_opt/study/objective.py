@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from phaze_opt.codec import to_builtins
+from phaze_opt.economics.choices import STANDARD, Economics
 from phaze_opt.errors import InputError
 from phaze_opt.evaluation import Evaluation, evaluate_one
 from phaze_opt.hardware.accelerator import Accelerator
@@ -49,18 +50,27 @@ def evaluate_point(
     *,
     placement: PlacementChoice = "solve",
     lane_rate: float = 1.0,
+    economics: Economics = STANDARD,
 ) -> Evaluation:
     """Evaluate a point with the cost model, by default at its best placement."""
-    point = Point(workload, accelerator, cluster, training, placement, lane_rate=lane_rate)
+    point = Point(
+        workload,
+        accelerator,
+        cluster,
+        training,
+        placement,
+        lane_rate=lane_rate,
+        economics=economics,
+    )
     return evaluate_one(point, cache)
 
 
 def evaluator_of(study: ResolvedStudy) -> Evaluator:
-    """Return the evaluator with the placement and the lane rate of a study."""
-    placement, lane_rate = study.spec.placement, study.lane_rate
-    if placement == "solve" and lane_rate == 1.0:
+    """Return the evaluator with the placement, the lane rate and the economics of a study."""
+    placement, lane_rate, economics = study.spec.placement, study.lane_rate, study.spec.economics
+    if placement == "solve" and lane_rate == 1.0 and economics == STANDARD:
         return evaluate_point
-    return partial(evaluate_point, placement=placement, lane_rate=lane_rate)
+    return partial(evaluate_point, placement=placement, lane_rate=lane_rate, economics=economics)
 
 
 @dataclass(frozen=True)
@@ -154,7 +164,7 @@ class Objective:
             )
 
         evaluation, cached = self.evaluations.get_or_compute(key, compute, self.schedules)
-        violation = run_violation(self.study.spec.constraints, evaluation)
+        violation = run_violation(self.study.spec, evaluation)
         return EvaluatedRun(inputs, key, evaluation, cached, violation)
 
     def _metrics(
@@ -223,13 +233,20 @@ def measured_run(run: EvaluatedRun, area_mm2: float) -> Measured:
     """Return the measures of a feasible run for the objectives."""
     evaluation, inputs = run.evaluation, run.inputs
     throughput, tokens = evaluation.throughput_samples_per_s, evaluation.tokens_per_s_per_device
+    devices, bill = inputs.cluster.devices, evaluation.bill
+    paid: dict[str, float] = {}
+    if bill is not None:
+        paid["usd_per_sample"] = bill.cost_usd_per_million_samples.central / 1e6
+        wall_w = devices * bill.wall_power_w_per_device.central
+        paid["wall_j_per_sample"] = wall_w / throughput
     return Measured(
         throughput_samples_per_s=throughput,
-        tokens_per_s=throughput if tokens is None else tokens * inputs.cluster.devices,
+        tokens_per_s=throughput if tokens is None else tokens * devices,
         energy_j_per_sample=evaluation.energy_j_per_batch / inputs.training.global_batch,
         power_w_per_device=evaluation.power_w_per_device,
         area_mm2=area_mm2,
-        devices=inputs.cluster.devices,
+        devices=devices,
+        **paid,
     )
 
 
@@ -282,4 +299,6 @@ def evaluation_key(study: ResolvedStudy, inputs: RunInputs) -> str:
         hashed["placement"] = study.spec.placement
     if study.lane_rate != 1.0:
         hashed["lane_rate"] = study.lane_rate
+    if study.spec.economics != STANDARD:
+        hashed["economics"] = to_builtins(study.spec.economics)
     return content_hash(hashed)

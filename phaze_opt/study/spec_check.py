@@ -193,4 +193,4 @@ def _keeps_limits(
         resolved.spec.placement,
         cache=cache,
     )
-    return run_violation(resolved.spec.constraints, evaluation) is None
+    return run_violation(resolved.spec, evaluation) is None

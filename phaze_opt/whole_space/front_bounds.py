@@ -7,14 +7,19 @@ below by the least energy, and the area is known. All of them become costs: smal
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from phaze_opt.arrays import FloatArray, IntArray
+from phaze_opt.bounds.bounded_chips import BoundedChips
+from phaze_opt.bounds.paid_chips import PaidChips
 from phaze_opt.bounds.point_grid import PointGrid
 from phaze_opt.bounds.study_bounds import ROUNDING, StudyBounds, bounded_rate, one_sample_per_s
+from phaze_opt.economics.rates import central_rates
 from phaze_opt.spec.objectives import (
     OBJECTIVES,
+    PAID_OBJECTIVES,
     Measured,
     ObjectiveKind,
     ObjectiveName,
@@ -112,7 +117,12 @@ class FrontBounds:
         energies_j = None
         if self._has_energy:
             energies_j = np.minimum.reduceat(self._least_energies_j(option), chips.first[:-1])
-        return self._bounded(option, rates.max(axis=0), areas_mm2, energies_j)
+        boxes = BoundedChips.boxes(chips)
+        boxes = replace(boxes, hbm_bytes=boxes.hbm_bytes.min(axis=0, keepdims=True))
+        bounds = self._bounded(
+            option, rates.max(axis=0, keepdims=True), areas_mm2, energies_j, boxes
+        )
+        return np.asarray(bounds[0])
 
     def of_chips(self, option: int, rows: IntArray, rates: FloatArray) -> FloatArray:
         """Bound the costs of architectures with every size of the HBM.
@@ -132,7 +142,9 @@ class FrontBounds:
         """
         areas_mm2 = self._grid.chips.areas_mm2(rows) * (1.0 - AREA_ROUNDING)
         energies_j = self._least_energies_j(option)[rows] if self._has_energy else None
-        return self._bounded(option, rates, areas_mm2, energies_j)
+        return self._bounded(
+            option, rates, areas_mm2, energies_j, BoundedChips.of(self._grid.chips, rows)
+        )
 
     def with_exact_area(self, costs: FloatArray, architecture: int) -> Costs:
         """Return the bounds of a point with the exact area of its evaluation."""
@@ -148,9 +160,15 @@ class FrontBounds:
         )
 
     def _bounded(
-        self, option: int, rates: FloatArray, areas_mm2: FloatArray, energies_j: FloatArray | None
+        self,
+        option: int,
+        rates: FloatArray,
+        areas_mm2: FloatArray,
+        energies_j: FloatArray | None,
+        chips: BoundedChips,
     ) -> FloatArray:
         """Join the bounds of all objectives; the last axis is the objective."""
+        study, paid = self._grid.study, PaidChips(self._grid.study, chips)
         columns: list[FloatArray] = []
         for kind in self.kinds:
             if kind.name == "area":
@@ -158,6 +176,11 @@ class FrontBounds:
             elif kind.name == "energy_per_sample":
                 assert energies_j is not None
                 columns.append(energies_j)
+            elif kind.name in PAID_OBJECTIVES:
+                assert energies_j is not None
+                devices = study.design(self._grid.point(option, 0, 0)).cluster.devices
+                joules = np.broadcast_to(energies_j, rates.shape)
+                columns.append(-paid.worth(kind, devices, rates, joules) * (1.0 + ROUNDING))
             else:
                 columns.append(-rates * self._worth(option, kind, areas_mm2))
         return np.stack(np.broadcast_arrays(*columns), axis=-1)
@@ -188,22 +211,30 @@ class FrontBounds:
         for index, run in enumerate(metrics.runs):
             inputs = chosen_inputs(study, index, design, run)
             throughput = run.throughput_samples_per_s
+            joules = (run.energy_j_per_batch or 0.0) / inputs.training.global_batch
+            devices, paid = design.cluster.devices, {}
+            rates = central_rates(design.accelerator, study.spec.economics)
+            if rates is not None:
+                wall_j, usd, _ = rates.of_sample(devices / throughput, joules)
+                paid = {"wall_j_per_sample": wall_j, "usd_per_sample": usd}
             sequence = self._objective.workloads[inputs.capture].sequence
             measured.append(
                 Measured(
                     throughput,
                     throughput * sequence,
-                    (run.energy_j_per_batch or 0.0) / inputs.training.global_batch,
+                    joules,
                     np.nan,
                     metrics.area_mm2 or 0.0,
-                    design.cluster.devices,
+                    devices,
+                    **paid,
                 )
             )
         return measured
 
     @property
     def _has_energy(self) -> bool:
-        return any(kind.name == "energy_per_sample" for kind in self.kinds)
+        asking = {"energy_per_sample", *PAID_OBJECTIVES}
+        return any(kind.name in asking for kind in self.kinds)
 
     def _least_energies_j(self, option: int) -> FloatArray:
         """Return the least energies per sample of all architectures under one option."""

@@ -18,7 +18,8 @@ import numpy as np
 from phaze_opt.arrays import BoolArray, FloatArray
 from phaze_opt.bounds.bounding import SpacePart, bounds_of_boxes, parts_of, stored_bounds
 from phaze_opt.bounds.study_bounds import check_bounded
-from phaze_opt.spec.objectives import ObjectiveName
+from phaze_opt.errors import InputError
+from phaze_opt.spec.objectives import PAID_OBJECTIVES, ObjectiveName
 from phaze_opt.spec.ordering import Rank
 from phaze_opt.store.enumerations import BoundStore, rounded_up
 from phaze_opt.study.trials import Metrics
@@ -96,6 +97,12 @@ def find_front(
     """
     if bounds:
         check_bounded(names)
+        several = len(engine.grid.study.spec.runs) > 1
+        for name in (name for name in names if several and name in PAID_OBJECTIVES):
+            raise InputError(
+                f"No bound of a front is known for {name} of several workloads; --no-bounds "
+                "evaluates every point."
+            )
     search = _FrontSearch(engine, store, names, pool or LocalPool(engine), on_progress)
     return search.run(stopped, bounds=bounds)
 

@@ -18,9 +18,13 @@ from functools import partial
 
 import numpy as np
 
+from phaze_opt.bounds.bounded_chips import BoundedChips
+from phaze_opt.bounds.paid_chips import PaidChips
+from phaze_opt.bounds.power_limit import seconds_within_w
 from phaze_opt.bounds.space_chips import SpaceChips
 from phaze_opt.bounds.study_bounds import ROUNDING, StudyBounds, one_sample_per_s
 from phaze_opt.errors import InputError
+from phaze_opt.estimator.chips import Chips
 from phaze_opt.hardware.accelerator import Accelerator
 from phaze_opt.passes.estimates import Chip
 from phaze_opt.passes.graphs import default_fusion
@@ -33,7 +37,7 @@ from phaze_opt.point import (
 from phaze_opt.spec.constraints import with_memory_margin
 from phaze_opt.spec.designs import Design
 from phaze_opt.spec.frozen import ResolvedStudy
-from phaze_opt.spec.objectives import ObjectiveKind, joined
+from phaze_opt.spec.objectives import PAID_OBJECTIVES, ObjectiveKind, joined
 from phaze_opt.spec.run_inputs import RunInputs, run_inputs
 from phaze_opt.training import Training
 from phaze_opt.whole_space.scalar_batches import batch_s
@@ -153,8 +157,14 @@ class ScalarBounds:
         if kind.name == "area":
             return (1.0 + ROUNDING) / area_mm2
         if kind.name == "energy_per_sample":
-            joules = [self._least_j(runs, design, rows) for runs in self._runs_of(design)]
-            return 1.0 / self._joined(kind, joules, 1.0 - ROUNDING)
+            return 1.0 / self._joined(kind, self._joules(design, rows), 1.0 - ROUNDING)
+        if kind.name in PAID_OBJECTIVES:
+            paid, devices = self._paid(design, rows), design.cluster.devices
+            worth = [
+                paid.worth(kind, devices, np.array(rate), np.array(joules)).item()
+                for rate, joules in zip(rates, self._joules(design, rows), strict=True)
+            ]
+            return self._joined(kind, worth, 1.0 + ROUNDING)
         # One captured workload of every run: all of one run have equally many tokens.
         workloads = self.arrays.workloads[:: len(self.arrays.workloads) // len(rates)]
         values = [
@@ -162,6 +172,29 @@ class ScalarBounds:
             for rate, workload in zip(rates, workloads, strict=True)
         ]
         return self._joined(kind, values, 1.0 + ROUNDING)
+
+    def _joules(self, design: Design, rows: range | int) -> list[float]:
+        """Return the least joules per sample of every workload."""
+        return [self._least_j(runs, design, rows) for runs in self._runs_of(design)]
+
+    def _paid(self, design: Design, rows: range | int) -> PaidChips:
+        """Return what a chip costs at least, or all chips of a box."""
+        assert self.space is not None
+        chip, is_alone = design.accelerator, isinstance(rows, int)
+        if isinstance(rows, int):
+            area_mm2 = self.study.area_if_known_mm2(chip) or 0.0
+        else:
+            boxes = self.space.boxes_of(np.array([rows.start, rows.stop - 1]))
+            area_mm2 = float(self.space.table.least_mm2[boxes[0] : boxes[1] + 1].min())
+        bounded = BoundedChips(
+            Chips([chip]),
+            np.array([[chip.hbm_bytes]]),
+            np.array([area_mm2]),
+            self.space,
+            np.zeros((1, 2), dtype=np.int64),
+            rooflines=not is_alone,
+        )
+        return PaidChips(self.study, bounded)
 
     def _joined(self, kind: ObjectiveKind, values: Sequence[float], rounding: float) -> float:
         """Join the values of several workloads."""
@@ -176,14 +209,14 @@ class ScalarBounds:
         """Return the least joules per sample of one workload, over all that fits and is in time."""
         chip = with_memory_margin(design.accelerator, self.study.spec.constraints)
         sort: Sort = "chip" if isinstance(rows, int) else "box"
-        least_j = math.inf
+        least_j, paid = math.inf, self._limited(design, rows)
         for run in runs:
             own = _chip_seconds(run, chip)
             for variant, placement, passes in run.variants:
                 candidates = run.candidates(variant, placement, chip.usable_memory_bytes)
                 least_s = _least_s(passes, candidates, own, chip, sort, math.inf)
                 batch_j = self._batch_j(run, variant, rows)
-                least_s = max(least_s, self._cooled_s(run, batch_j))
+                least_s = max(least_s, self._cooled_s(run, batch_j, design, paid))
                 if math.isfinite(least_s) and least_s <= self.arrays.time_limit_s:
                     least_j = min(least_j, batch_j / run.fused.global_batch)
         return least_j
@@ -198,9 +231,16 @@ class ScalarBounds:
         own = kinds.of[rows] if isinstance(rows, int) else kinds.of[rows.start : rows.stop]
         return float(by_kind[own].min())
 
-    def _cooled_s(self, run: _ScalarRun, batch_j: float) -> float:
+    def _limited(self, design: Design, rows: range | int) -> PaidChips | None:
+        """Return what chips cost, where a limit depends on it."""
+        return self._paid(design, rows) if self.study.spec.constraints.is_paid else None
+
+    def _cooled_s(
+        self, run: _ScalarRun, batch_j: float, design: Design, paid: PaidChips | None
+    ) -> float:
         """Return the time in which a batch takes no more than the power of all devices."""
-        return batch_j / self.arrays.power_limit_w(run.inputs.cluster)
+        limit_w = self.arrays.power_limit_w(run.inputs.cluster, design.cluster, paid)
+        return seconds_within_w(np.array(batch_j), limit_w).item()
 
     def _rates(
         self,
@@ -215,12 +255,15 @@ class ScalarBounds:
         runs = self._runs_of(design)
         if not runs:
             return [0.0 for _ in known]
-        rates = []
+        rates, paid = [], self._limited(design, rows)
+        cooled = partial(self._cooled_s, design=design, paid=paid)
         for options, best in zip(runs, known, strict=True):
             for run in options:
                 samples = run.fused.global_batch
                 enough_s = samples / best if best > 0.0 else math.inf
-                best = max(best, samples / self._batch_s(run, chip, rows, enough_s, sorts, box))
+                best = max(
+                    best, samples / self._batch_s(run, chip, rows, enough_s, sorts, box, cooled)
+                )
             rates.append(best * (1.0 + ROUNDING))
         return rates
 
@@ -232,6 +275,7 @@ class ScalarBounds:
         enough_s: float,
         sorts: Sequence[Sort],
         box: Accelerator | None,
+        cooled: Callable[[_ScalarRun, float], float],
     ) -> float:
         """Bound the time of a batch from below over all placements; ``enough_s`` at most."""
         own, best_s, usable_bytes = _chip_seconds(run, chip), enough_s, chip.usable_memory_bytes
@@ -242,7 +286,7 @@ class ScalarBounds:
                 key = variant.tensor_parallel, box, usable_bytes, enough_s
                 if run.box_s(key, partial(bound, box, "box", enough_s)) >= enough_s:
                     continue
-            least_s = self._cooled_s(run, self._batch_j(run, variant, rows))
+            least_s = cooled(run, self._batch_j(run, variant, rows))
             for sort in sorts:
                 if least_s >= best_s:
                     break

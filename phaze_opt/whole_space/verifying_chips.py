@@ -114,6 +114,7 @@ def _left_of(verification: Verification, cell: _Cell) -> Iterator[tuple[Head, De
     rates = _rates_of_arrays(verification, design, cell)
     rows = np.array(cell.chosen, dtype=np.int64)
     areas_mm2, sizes = chips.areas_mm2(rows).tolist(), chips.hbm_bytes(rows)
+    is_paid = grid.study.spec.is_paid
     for at, row in enumerate(cell.chosen):
         area_mm2, hbm_bytes = areas_mm2[at], sizes[:, at].tolist()
         chip = _BoundedChip(
@@ -124,11 +125,11 @@ def _left_of(verification: Verification, cell: _Cell) -> Iterator[tuple[Head, De
             min(top.least_merit(size, area_mm2) for size in hbm_bytes),
             None if rates is None else rates[:, :, at],
         )
-        # A placement that fits any HBM fits the largest.
+        # A placement that fits any HBM fits the largest, which costs most.
         largest = int(np.argmax(hbm_bytes))
         most = _bound(verification, chip, largest, hbm_bytes[largest])
         for place, size in enumerate(hbm_bytes):
-            if top.excludes(most, size, area_mm2):
+            if not is_paid and top.excludes(most, size, area_mm2):
                 continue
             value = most if place == largest else _bound(verification, chip, place, size)
             if not top.excludes(value, size, area_mm2):

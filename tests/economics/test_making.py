@@ -11,14 +11,15 @@ from hypothesis import strategies as st
 
 from phaze_opt.choices import ProcessNodeName
 from phaze_opt.economics.carbon import die_kg_per_cm2, embodied_kg
+from phaze_opt.economics.choices import STANDARD
 from phaze_opt.economics.constants import CASES, Case, grids, wafer
 from phaze_opt.economics.die import dies_per_wafer, sold_share
 from phaze_opt.economics.package import (
     Parts,
     cheapest_dies,
-    least_package_usd,
     package_usd,
 )
+from phaze_opt.economics.rates import least_rates, rates_of
 from phaze_opt.hardware.presets import load_accelerator
 from phaze_opt.hardware.process_node import RETICLE_MM2, process_nodes
 
@@ -104,9 +105,14 @@ def test_a_bigger_die_is_never_cheaper(
 def test_many_chips_cost_what_each_does(areas: list[float], node: ProcessNodeName) -> None:
     """What bounds use is what the bill uses."""
     ones = np.ones(len(areas))
-    many = least_package_usd(Parts(np.array(areas), 80.0 * ones, 5.0 * ones, node, "hbm3"))
-    for area_mm2, usd in zip(areas, many.tolist(), strict=True):
-        assert usd == pytest.approx(made_usd(Parts(area_mm2, 80.0, 5.0, node, "hbm3")))
+    parts = Parts(np.array(areas), 80.0 * ones, 5.0 * ones, node, "hbm3")
+    many = least_rates(parts, 10.0 * ones, STANDARD)
+    for place, area_mm2 in enumerate(areas):
+        own = Parts(area_mm2, 80.0, 5.0, node, "hbm3")
+        alone = rates_of(own, cheapest_dies(own), 10.0, STANDARD, "central")
+        assert many.usd_per_s[place] == pytest.approx(alone.usd_per_s)
+        assert many.kg_per_s[place] <= alone.kg_per_s * (1 + 1e-12)
+        assert many.wall_w[place] == pytest.approx(alone.wall_w)
 
 
 def test_no_die_is_larger_than_the_reticle() -> None:

@@ -257,7 +257,9 @@ def test_the_worst_violation_is_told() -> None:
         general_evaluator(TOY, *_arguments()), power_w_per_device=300.0, time_per_batch_s=10.0
     )
     limits = ConstraintSpec(max_power_w=100.0, max_time_per_batch_s=9.0)
-    violation = run_violation(limits, evaluation)
+    violation = run_violation(
+        StudySpec("study", "bert-large", "flat-4GiB", 8, 8, constraints=limits), evaluation
+    )
     assert violation is not None
     assert violation.excess == pytest.approx(2.0) and "power" in violation.reason
     assert violation.limit == "power"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from phaze_opt.economics.choices import Economics
 from phaze_opt.spec.space import Space
 from phaze_opt.spec.study_spec import AreaSpec, ConstraintSpec, WorkloadSpec
 from phaze_opt.study.objective import Objective
@@ -354,6 +355,49 @@ CASES: dict[str, dict[str, Any]] = {
         ),
         "objectives": ("energy_per_sample",),
         "constraints": ConstraintSpec(max_time_per_batch_s=1.5, max_devices=12),
+    },
+    # Chips of one die and of several, of which more HBM is dearer.
+    "dollars": {
+        "model": "opt-350m",
+        "optimizer": "adam",
+        "space": Space(
+            "tpuv4",
+            num_tc=[2, 8, 24],
+            pe_vc=[128, 1024],
+            hbm_gib=[16, 32, 96],
+            microbatch={"solve": [1, 4]},
+        ),
+        "area": AreaSpec(model="chip", max_mm2=1500.0),
+        "objectives": ("throughput_per_dollar",),
+        "economics": Economics(grid="europe", margin=5.0, volume=1e5, host_usd=2000.0),
+    },
+    "watts": {
+        "model": "opt-350m",
+        "optimizer": "adam",
+        "space": Space(
+            "h100", num_tc=[16, 66, 132], glb_mib=[16, 64], hbm_gib=[16, 80], devices=[8, 16]
+        ),
+        "area": AreaSpec(model="chip", max_mm2=1500.0),
+        "objectives": ("throughput_per_watt",),
+        "constraints": ConstraintSpec(max_carbon_kg=160_000.0),
+    },
+    # Some chips cost too much however slow they are, others only while they are fast.
+    "budget": {
+        "model": "bert-large",
+        "attention": "eager",
+        "tensor_parallel": (1, 2),
+        "space": Space(
+            "tpuv4-lanes",
+            num_tc=[1, 2, 8],
+            num_vc=[2, 4],
+            glb_mib=[16, 64],
+            hbm_gib=[16, 32],
+            devices=[8, 16],
+        ),
+        "area": AreaSpec(model="chip"),
+        "constraints": ConstraintSpec(
+            max_cost_usd=290_000.0, max_carbon_kg=1e6, max_power_w_rack=17_000.0
+        ),
     },
     "small": {
         "model": None,

@@ -47,6 +47,7 @@ FRONTS: dict[str, dict[str, Any]] = {
     "gpus": {},
     "torus": {},
     "several": {"objectives": ("area", "tokens")},
+    "dollars": {"objectives": ("throughput", "throughput_per_dollar", "throughput_per_watt")},
 }
 
 
