@@ -17,6 +17,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
+from phaze_opt.code_library import with_machine_code
 from phaze_opt.on_demand import cached_property
 from phaze_opt.stored_code import StoredCode
 
@@ -48,7 +49,8 @@ def lazily_compiled(
 
     def decorate(function: F) -> F:
         _renamed(function)
-        deferred = _Callable(lambda: _load(function, signature, allocates, options))
+        own = {"no_cfunc_wrapper": True, **options}
+        deferred = _Callable(lambda: _load(function, signature, allocates, own))
         _lazily_compiled.append(deferred)
         return cast(F, deferred)
 
@@ -132,10 +134,14 @@ class _Callable(_LazilyCompiled):
 
     def load(self) -> None:
         """Load the function now."""
-        _ = self._dispatcher
+        _ = self._called
+
+    @cached_property
+    def _called(self) -> Any:
+        return _with_machine_code(self._dispatcher)
 
     def __call__(self, *arguments: Any) -> Any:
-        return self._dispatcher(*arguments)
+        return self._called(*arguments)
 
 
 _lazily_compiled: list[_Callable] = []
@@ -146,9 +152,24 @@ def _load(function: Callable[..., Any], signature: str, allocates: bool, options
     """Compile a function with numba, or read its compiled code from disk."""
     dispatcher = _njit(function, _nrt=allocates, **options)
     dispatcher._cache = StoredCode(function)
-    dispatcher.compile(_read_types(signature))
+    with dispatcher._cache.libraries(dispatcher.targetctx):
+        dispatcher.compile(_read_types(signature))
     dispatcher.disable_compile()
     return dispatcher
+
+
+def _with_machine_code(dispatcher: Any) -> Any:
+    """Return a function that Python can call; what was made for that is stored."""
+    (compiled,) = dispatcher.overloads.values()
+    with dispatcher._cache.libraries(dispatcher.targetctx):
+        called = with_machine_code(compiled, dispatcher.targetctx)
+    if called is compiled:
+        return dispatcher
+    dispatcher._cache.save_overload(compiled.signature, called)
+    caller = _njit(dispatcher.py_func)
+    caller.add_overload(called)
+    caller.disable_compile()
+    return caller
 
 
 def _read_types(text: str) -> Any:

@@ -3,16 +3,16 @@
 A file is code, and reading it is running it: a pickle, and machine code that nothing checks. So a
 file begins with the hash of what follows, and is read only where none but its owner may write: this
 user, the system, or who owns the source itself. Whatever is not so is compiled anew, which is said
-once. That anything is compiled at all, where nothing is in doubt, one line tells a person who looks
-on: it takes up to a minute, in silence otherwise. The name of a file has the hash of all that
-decides its content. It is written whole, in the first folder that may be used, so that processes
-which compile the same do not disturb one another.
+once; that anything is compiled is told to a person who looks on. The name of a file has the hash of
+all that decides its content. It is written whole, in the first folder that may be used, so that
+processes which compile the same do not disturb one another.
 
 Numba stores two forms of a function: machine code, and bitcode for functions that are compiled
 later and call it. By itself it first declares everything that it can compile, which takes 0.15 s
 and imports half of its modules, and then reads both forms and asks for every name in the second,
-which takes as long as all else. Here both are left until something is compiled. That takes private
-classes of numba, so it is done with the versions that they were read in (`_NUMBA`) only: with any
+which takes as long as all else. Here both are left until something is compiled, and
+`phaze_opt.code_library` leaves the machine code until it is called. That takes private classes of
+numba, so it is done with the versions that they were read in (`_NUMBA`) only: with any
 other one every process compiles anew, and says so.
 """
 
@@ -29,10 +29,11 @@ import stat
 import sys
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from functools import cache
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
+
+from phaze_opt.code_library import own_libraries
 
 _NUMBA = "0.68"
 """The versions of numba whose private classes are known here; pyproject.toml asks for them."""
@@ -72,22 +73,23 @@ class StoredCode:
         """The folder that is asked first."""
         return str(next(_folders(self._source), ""))
 
+    def libraries(self, context: Any) -> AbstractContextManager[None]:
+        """Return what has to be entered where the function is compiled or read."""
+        return own_libraries(context) if self._knows_numba() else nullcontext()
+
     def load_overload(self, signature: Any, context: Any) -> Any:
         """Return what is stored for a signature; ``None`` where nothing is that may be used."""
         if not self._knows_numba():
             _announce_compiling()
             return None
-        runtime: Any = importlib.import_module("numba.core.runtime")
         compiler: Any = importlib.import_module("numba.core.compiler")
-        runtime.rtsys.initialize(context)
         name = self._name(signature, context.codegen())
         for folder in _folders(self._source):
             content = self._read(folder / name)
             if content is None:
                 continue
             try:
-                with _read_libraries(context.codegen()):
-                    return compiler.CompileResult._rebuild(context, *pickle.loads(content))
+                return compiler.CompileResult._rebuild(context, *pickle.loads(content))
             except Exception:
                 self._doubt = f"in {folder} cannot be used"
         self._say_doubt()
@@ -224,52 +226,3 @@ def _write(path: Path, content: bytes) -> None:
 def _hash(name: str, content: bytes) -> bytes:
     """Return the hash that stands before a content; with the name, as a file may be copied."""
     return hashlib.sha256(name.encode() + b"\n" + content).digest()
-
-
-@contextmanager
-def _read_libraries(codegen: Any) -> Iterator[None]:
-    """Let numba put what it reads into libraries of `_stored_library`."""
-    before = codegen._library_class
-    codegen._library_class = _stored_library()
-    try:
-        yield
-    finally:
-        codegen._library_class = before
-
-
-@cache
-def _stored_library() -> type:
-    """Make the kind of library, once numba is imported."""
-    codegen: Any = importlib.import_module("numba.core.codegen")
-    binding: Any = importlib.import_module("llvmlite.binding")
-
-    class StoredLibrary(codegen.JITCodeLibrary):  # type: ignore[misc]
-        """Machine code, and bitcode that may not have been read yet."""
-
-        _machine_code = _bitcode = b""
-
-        @classmethod
-        def _unserialize(cls, codegen: Any, state: Any) -> Any:
-            name, kind, data = state
-            if kind != "object":
-                return super()._unserialize(codegen, state)
-            library = codegen.create_library(name)
-            library._machine_code, library._bitcode = data
-            library.enable_object_caching()
-            library._set_compiled_object(library._machine_code)
-            library._finalize_final_module()
-            return library
-
-        def _get_module_for_linking(self) -> Any:
-            if self._bitcode:
-                self._shared_module = binding.parse_bitcode(self._bitcode)
-                self._bitcode = b""
-            return super()._get_module_for_linking()
-
-        def get_pointer_to_function(self, name: str) -> int:
-            # Numba looks names up among those that it has read from bitcode.
-            if name.encode() in self._machine_code:
-                self._codegen._engine._defined_symbols.add(name)
-            return int(super().get_pointer_to_function(name))
-
-    return StoredLibrary

@@ -124,9 +124,11 @@ po.evaluate("bert-large", "tpuv4-lanes", "flat-4GiB", po.Training(1, 1), devices
 """
     running = subprocess.Popen(
         [sys.executable, "-c", program],
+        cwd=package,
         env={**os.environ, "PYTHONPATH": str(package), "NUMBA_CACHE_DIR": str(package / "new")},
         stderr=other_end,
     )
+    os.close(other_end)  # so that reading ends with the program
     try:
         line = os.read(terminal, 1000).decode()
         ticks = Path(f"/proc/{running.pid}/stat").read_text().rpartition(")")[2].split()[11:13]
@@ -134,7 +136,6 @@ po.evaluate("bert-large", "tpuv4-lanes", "flat-4GiB", po.Training(1, 1), devices
         running.kill()
         running.wait()
         os.close(terminal)
-        os.close(other_end)
     assert line.startswith("Compiling loops for this machine")
     assert sum(map(int, ticks)) / os.sysconf("SC_CLK_TCK") < 2.0  # 0.7 alone
 
