@@ -255,13 +255,14 @@ def test_words_come_before_tables(phaze: Phaze) -> None:
 
 
 def test_both_commands_take_the_same_options(phaze: Phaze) -> None:
-    """Every option of ``evaluate`` but those of the timeline is one of ``explain``."""
+    """Every option of ``evaluate`` but those of what it writes is one of ``explain``."""
 
     def options(command: str) -> set[str]:
         words = phaze(command, "--help").out.replace("│", " ").split()
         return {word for word in words if word.startswith("--")}
 
-    assert options("evaluate") - {"--timeline", "--force"} <= options("explain")
+    writing = {"--timeline", "--chakra", "--chakra-ranks", "--force"}
+    assert options("evaluate") - writing <= options("explain")
 
 
 @pytest.mark.parametrize(
