@@ -18,7 +18,10 @@ from phaze_opt.printing import without_passwords
 from tests.cli.conftest import Phaze
 
 ROOT = Path(__file__).parents[2]
-HEAVY = ("torch", "ortools", "optuna", "pandas", "numba", "scipy", "sqlalchemy", "plotly")
+HEAVY = (
+    *("torch", "ortools", "optuna", "pandas", "numba", "scipy", "sqlalchemy", "plotly"),
+    "google.protobuf",
+)
 
 COMMANDS = [
     ("evaluate",),

@@ -255,13 +255,13 @@ def test_words_come_before_tables(phaze: Phaze) -> None:
 
 
 def test_both_commands_take_the_same_options(phaze: Phaze) -> None:
-    """Every option of ``evaluate`` but timelines and degraded clusters is one of ``explain``."""
+    """All but degraded clusters, and what ``evaluate`` writes, is taken by ``explain`` too."""
 
     def options(command: str) -> set[str]:
         words = phaze(command, "--help").out.replace("│", " ").split()
         return {word for word in words if word.startswith("--")}
 
-    own = {"--timeline", "--force", "--degrade", "--spare-nodes"}
+    own = {"--timeline", "--chakra", "--chakra-ranks", "--force", "--degrade", "--spare-nodes"}
     assert options("evaluate") - own <= options("explain")
 
 

@@ -89,12 +89,13 @@ def test_interleaved_chunks(chunks: int, zero: int) -> None:
 
 
 @pytest.mark.parametrize("schedule", ["zb-h1", "zb-h2", "zb-1p", "zb-2p", "zb-v"])
-def test_weight_gradients_apart(schedule: PipelineScheduleName) -> None:
-    """Every stage begins by itself; where a V turns nothing is sent."""
-    problem = with_weights(schedule, 8)
+@pytest.mark.parametrize("zero", [0, 1])
+def test_weight_gradients_apart(schedule: PipelineScheduleName, zero: int) -> None:
+    """Every stage begins by itself, after its weights; where a V turns nothing is sent."""
+    problem = with_options(with_weights(schedule, 8), zero=zero)
     level = replace(problem.cluster.levels[0], bandwidth_bytes_per_s=100.0)
-    problem = replace(problem, cluster=replace(problem.cluster, levels=(level,)))
-    check(problem, solve_placement(problem, Degrees(4, 1, 1)))
+    problem = replace(problem, cluster=replace(problem.cluster, levels=(level,), devices=8))
+    check(problem, solve_placement(problem, Degrees(4, 2, 1)))
 
 
 @pytest.mark.parametrize(

@@ -202,5 +202,5 @@ def ends(trace: Trace) -> tuple[int, int]:
     nodes = trace.nodes.values()
     own = [each for each in nodes if each.type != SEND]
     heads = [each.duration for each in own if each.name == "parameter gather" and not each.start]
-    first = min(each.start for each in own if each.name != "parameter gather" or each.start)
+    first = min(each.start for each in own if "microbatch" in each.name)
     return first - sum(heads[:1]), max(each.done or 0 for each in own)
