@@ -157,6 +157,7 @@ PUBLISHED = {
     "qwen2.5-vl-7b": ("qwen2_5_vl", 8_292_166_656),
     "qwen2-vl-7b": ("qwen2_vl", 8_291_375_616),
     "gemma-3-4b": ("gemma3", 4_300_079_472),
+    "llama-4-scout": ("llama4", 108_641_793_536),
 }
 
 
@@ -172,6 +173,8 @@ def test_published_models_have_their_parameters(name: str, tmp_path: Path) -> No
     elif family == "gemma3":
         text = {"hidden_size": 2560, "intermediate_size": 10240, "num_hidden_layers": 34}
         text |= {"sliding_window": 1024}
+    elif family == "llama4":
+        text = {"intermediate_size": 8192}
     else:
         text |= {"vocab_size": 152064, "max_position_embeddings": 32768}
     model = _write(tmp_path, model_type=family, text_config=text, vision_config={})
