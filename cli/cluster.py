@@ -81,6 +81,31 @@ def show(name: PresetArgument, as_json: JsonOption = False) -> None:
 
 
 @app.command()
+def bill(
+    name: PresetArgument,
+    devices: Annotated[int, typer.Option(help="Number of devices.")],
+    as_json: JsonOption = False,
+) -> None:
+    """Estimate what the switches, cables and transceivers of a network cost and draw.
+
+    Prices are public list prices and estimates with their ranges; network adapters, optical circuit
+    switches and the links' part of the chips are not among them.
+
+    Example: phaze-opt cluster bill dgx-h100 --devices 1024
+    """
+    from phaze_opt.network.bill import network_bill
+    from phaze_opt.network.presets import load_cluster
+
+    found = network_bill(load_cluster(name, devices), devices)
+    if as_json:
+        print_json(asdict(found))
+        return
+    from phaze_opt.report.tables import bill_table
+
+    print_table(bill_table(found))
+
+
+@app.command()
 def new(
     name: Annotated[str, typer.Argument(help="What the cluster is called.")],
     base: Annotated[

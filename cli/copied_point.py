@@ -175,6 +175,8 @@ def _python_options(options: PointOptions, point: Point) -> Iterator[tuple[str, 
         name = _PYTHON_NAMES.get(field.name, field.name)
         # The objects have their own number of devices, and what software sets is in the point.
         value = getattr(point, name, getattr(options, field.name))
+        if name == "economics":
+            value = options.economics
         if name == "lora_targets" and value:
             value = options.trained[name]
         stated = value != getattr(field, "default", None) and name != "devices"

@@ -161,6 +161,12 @@ class PointAnswers:
         for option in FILE_OPTIONS:
             for value in stated.get(option, ()):
                 self._check_name(option, value)
+        for value in stated.get("economics", ()):
+            if any(mark in value for mark in _OF_PATHS):
+                raise InputError(
+                    f"economics is {value[:100]!r}, but the page reads no files of its own: give "
+                    "numbers, for example grid=europe,margin=7."
+                )
         return _evaluated(tuple((name, tuple(texts)) for name, texts in sorted(stated.items())))
 
     def _check_name(self, option: str, value: str) -> None:

@@ -22,6 +22,7 @@ from phaze_opt.choices import (
     Recompute,
     SoftwareName,
 )
+from phaze_opt.errors import InputError
 from phaze_opt.precision import AttentionPrecision, Fp8Scaling, PrecisionName
 from phaze_opt.training_options import LINEAR_LAYERS
 from phaze_opt.units import GIB
@@ -66,7 +67,13 @@ class PointOptions:
             "+images2 behind a configuration two images per sample."
         ),
     ]
-    accelerator: Annotated[str, typer.Option(help="Preset, or TOML or JSON file.")]
+    accelerator: Annotated[
+        str,
+        typer.Option(
+            help="Preset, or TOML or JSON file. Of evaluate also several kinds, with how many "
+            "there are of each: a100-80=64,h100=32; every pipeline stage is on one of them."
+        ),
+    ]
     cluster: Annotated[str, typer.Option(help="Network preset, or TOML or JSON file.")]
     devices: Annotated[int, typer.Option(help="How many accelerators.")]
     global_batch: Annotated[int, typer.Option(help="Samples per optimizer step.")]
@@ -113,6 +120,13 @@ class PointOptions:
             "(hybrid sharding). 0: all replicas. Needs given degrees."
         ),
     ] = 0
+    recompute_early_stop: Annotated[
+        bool,
+        typer.Option(
+            "--recompute-early-stop",
+            help="Full recompute ends where the backward needs no more, as PyTorch's does.",
+        ),
+    ] = False
     gather_copies: Annotated[
         bool | None,
         typer.Option(
@@ -293,6 +307,15 @@ class PointOptions:
     power_limit_w: Annotated[
         float | None, typer.Option(help="Average dynamic power a device may take.")
     ] = None
+    economics: Annotated[
+        str,
+        typer.Option(
+            metavar="FILE|KEY=VALUE,…",
+            help="What those who pay state: grid, energy_usd_per_kwh, pue, lifetime_years, margin, "
+            "volume, host_usd, network_usd. No time depends on it.",
+            show_default=False,
+        ),
+    ] = ""
     sequence: Annotated[
         int | None, typer.Option(help="Tokens per sample, if not the model's own.")
     ] = None
@@ -365,7 +388,23 @@ class PointOptions:
             power_limit_w=self.power_limit_w,
             prove=self.proof,
             stages=self.stages,
+            economics=self.economics,
         ).point
+
+    def kinds(self) -> dict[str, int]:
+        """Return how many devices there are of each kind, where the accelerator says several."""
+        from phaze_opt.hardware.presets import read_kinds
+
+        found = read_kinds(self.accelerator)
+        for name, _ in found:
+            if [each for each, _ in found].count(name) > 1:
+                raise InputError(f"accelerator states {name} twice; state it once.")
+        if found and self.changes:
+            raise InputError(
+                "Several kinds of device do not go with --set; state what differs in a file with "
+                "base, and name that."
+            )
+        return dict(found)
 
     def preset(self) -> AcceleratorPreset:
         """Return the accelerator with its changes, and where its numbers come from."""
@@ -418,6 +457,7 @@ class PointOptions:
             microbatch=self.microbatch,
             recompute=recompute_with(self.recompute_parts, self.recompute),
             recompute_parts=self.recompute_parts,
+            recompute_early_stop=self.recompute_early_stop,
             offload_parts=self.offload_parts,
             offload_share=self.offload_share,
             offload_optimizer=self.offload_optimizer,

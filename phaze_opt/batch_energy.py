@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from phaze_opt.estimator.traffic import ENERGY_LEVELS
 from phaze_opt.hardware.accelerator import Accelerator
 from phaze_opt.hardware.energy import energy_per_event
 from phaze_opt.passes.layer_cost import added_parameters, local_parameters
-from phaze_opt.passes.layers import DegreeCost
+from phaze_opt.passes.layers import DegreeCost, LayerEvaluation
 from phaze_opt.placement.memory import Shards
 from phaze_opt.placement.placement_problem import Placement
 from phaze_opt.training import Training
 
 
 def batch_energy_by_level_j(
-    solved: Placement, cost: DegreeCost, accelerator: Accelerator, training: Training
+    solved: Placement,
+    cost: DegreeCost,
+    accelerator: Accelerator,
+    training: Training,
+    evaluated: Sequence[LayerEvaluation] | None = None,
 ) -> dict[str, float]:
     """Return the dynamic energy of one batch on all devices.
 
@@ -25,6 +31,8 @@ def batch_energy_by_level_j(
         Of the layers, at its tensor degree.
     accelerator, training
         What runs.
+    evaluated
+        The distinct layers, as often as the stages hold them; by default once for the whole model.
 
     Returns
     -------
@@ -42,7 +50,7 @@ def batch_energy_by_level_j(
     elsewhere = sum(layer.elsewhere_parameters for layers in by_stage for layer in layers)
     energy_j = {
         level: solved.microbatches
-        * sum(layer.count * layer.energy_by_level_j[level] for layer in cost.layers)
+        * sum(layer.count * layer.energy_by_level_j[level] for layer in evaluated or cost.layers)
         for level in ENERGY_LEVELS
     }
     after_first = solved.microbatches - 1

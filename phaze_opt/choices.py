@@ -27,18 +27,23 @@ Launch = Literal["graphs", "compiled", "eager"]
 """How the host starts kernels: recorded once, one per fused group, or one per ATen operator."""
 Layout = Literal["tn", "nn", "nt"]
 """Forward, data gradient, and weight gradient that adds to an accumulator in fp32."""
+MemoryKind = Literal["hbm2", "hbm2e", "hbm3", "hbm3e", "gddr"]
 OptimizerName = Literal["sgd", "adam", "adam-bf16", "adam-foreach"]
 Overlap = Literal["none", "partial", "data", "experts", "all"]
 PipelineScheduleName = Literal[
     "1f1b", "gpipe", "interleaved", "zb-h1", "zb-h2", "zb-1p", "zb-2p", "zb-v"
 ]
 PlotKind = Literal["history", "area", "parallel", "breakdown", "importance"]
+ProcessNodeName = Literal["n28", "n16", "n10", "n7", "n5", "n4", "n3"]
+"""Classes of manufacturing processes: n16 holds 12FFN, n7 holds N6, n4 holds 4N and 4NP."""
 Recompute = Literal["none", "selective", "full", "solve"]
 SoftwareName = Literal[
     "megatron", "megatron-bridge", "torchtitan-eager", "torchtitan-compiled", "maxtext", "mpt"
 ]
 SolveMethod = Literal["auto", "branch-and-bound", "cp-sat"]
 TableFormat = Literal["csv", "json", "parquet"]
+ChakraRanks = Literal["all", "stages"]
+"""Ranks of which traces are written: all of them, or the first one of every stage."""
 ValidationGroup = Literal["operators", "attention", "collectives", "training", "memory"]
 ValidationSubject = Literal["operators", "attention", "collectives", "training", "memory", "trace"]
 """A group of measured tables, or a trace of the user."""

@@ -18,6 +18,9 @@ from phaze_opt.checked import Named, check_fields, checked
 from phaze_opt.choices import AttentionKind, EvaluationPlotKind, FusionMode
 from phaze_opt.codec import from_builtins, to_builtins
 from phaze_opt.cost_model_version import COST_MODEL_VERSION as COST_MODEL_VERSION
+from phaze_opt.degraded import Degradation, Degraded, degraded
+from phaze_opt.economics.bill import Bill, bill_of
+from phaze_opt.economics.choices import Economics
 from phaze_opt.errors import InfeasibleError, InputError
 from phaze_opt.garbage import collected_later
 from phaze_opt.hardware.accelerator import Accelerator
@@ -50,13 +53,19 @@ from phaze_opt.workload.graph import Workload
 PointRate = RangedRate | Literal["host"]
 """Rates of the chip that have a range, and that at which the host launches kernels."""
 
+_BILLED = (
+    *("cost_usd_per_million_samples", "tco_usd", "carbon_kg_per_million_samples", "carbon_kg"),
+    "wall_power_w_per_device",
+)
+"""Figures of a bill that stand beside the others of an evaluation, each with its range."""
+
 _ROOMY_BYTES = 2**50
 """Memory that holds every run."""
 AT_ONCE = 64
 """Points that are estimated together: more take more memory, and hardly less time."""
 
 
-@deferrable("layers", "time_per_batch_range_s")
+@deferrable("layers", "time_per_batch_range_s", "bill")
 @dataclass(frozen=True, repr=False)
 class Evaluation(PrintsAsTables, DrawsPlots):
     """The answer for one point, with its breakdown.
@@ -113,6 +122,15 @@ class Evaluation(PrintsAsTables, DrawsPlots):
         Time per batch on the fastest and on the slowest chips of the name, see
         `phaze_opt.hardware.ranges`; ``None`` if infeasible, if the chip states no range, and of the
         designs of a study and of `evaluate_many`, to which `with_range` adds it.
+    degraded
+        The run on a degraded cluster, where that was asked for and the whole one runs it.
+    accelerators
+        On which kind of device each stage is, where there are several kinds
+        (`phaze_opt.device_kinds`): areas and the rated power are then not known, numbers per device
+        are averages, and layers are counted on each kind.
+    bill
+        Dollars, watts at the wall and carbon; ``None`` if infeasible, or where the area of the
+        chip's dies is unknown.
     """
 
     feasible: bool
@@ -139,6 +157,9 @@ class Evaluation(PrintsAsTables, DrawsPlots):
     tdp_w: float | None = None
     recompute: str | None = None
     time_per_batch_range_s: tuple[float, float] | None = None
+    degraded: Degraded | None = None
+    accelerators: tuple[str, ...] | None = None
+    bill: Bill | None = None
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -222,6 +243,8 @@ def evaluate(
     lane_rate: float = 1.0,
     prove: bool = False,
     stages: StagesText | None = None,
+    degrade: Degradation | None = None,
+    economics: Economics | Named = "",
 ) -> Evaluation:
     """Estimate, schedule and place one training run.
 
@@ -260,6 +283,11 @@ def evaluate(
     stages
         Layers of the pipeline stages of given degrees, ``(3, 4, 4, 3)`` or ``"3,4,4,3"``: repeated
         layers, or all with what stands before and after them. Even ones by default.
+    degrade
+        What is wrong with the cluster: adds the run as it stands there, and placed again.
+    economics
+        Grid, prices, lifetime, margin and volume, see `phaze_opt.economics.choices.Economics`; as
+        text a file of them, or ``"grid=europe,margin=7"``. No time depends on them.
 
     Returns
     -------
@@ -292,9 +320,12 @@ def evaluate(
         lane_rate=lane_rate,
         prove=prove,
         stages=stages,
+        economics=economics,
     ).point
     point = with_recompute_solved(point, cache)
-    return with_range(point, evaluate_one(point, cache), cache)
+    costed, evaluation = place_on_slice(cost_point(point, cache), cache)
+    evaluation = with_degraded(costed, evaluation, degrade, cache)
+    return with_range(point, evaluation, cache)
 
 
 def with_recompute_solved(point: Point, cache: ScheduleCache | None = None) -> Point:
@@ -361,6 +392,39 @@ def with_range(
     ranged = object.__new__(Evaluation)
     ranged.__dict__.update(evaluation.__dict__, time_per_batch_range_s=deferred(find))
     return ranged
+
+
+def with_degraded(
+    costed: CostedPoint,
+    evaluation: Evaluation,
+    degradation: Degradation | None,
+    cache: ScheduleCache | None = None,
+) -> Evaluation:
+    """Add the run on a degraded cluster to an evaluation, if there is one that runs.
+
+    Parameters
+    ----------
+    costed, evaluation
+        As `place_on_slice` returns them.
+    degradation
+        What is wrong with the cluster.
+    cache
+        As for `evaluate`.
+
+    Raises
+    ------
+    InputError
+        As `phaze_opt.degraded.degraded`.
+    """
+    if degradation is None or evaluation.placement is None:
+        return evaluation
+
+    def solve(point: Point) -> tuple[CostedPoint, Placement | None]:
+        on_slice, found = place_on_slice(cost_point(point, cache), cache)
+        return on_slice, found.placement
+
+    own = degraded(costed, evaluation.placement, degradation, solve, cache)
+    return replace(evaluation, degraded=own)
 
 
 def point_ranges(point: Point) -> dict[PointRate, RateRange]:
@@ -525,25 +589,77 @@ def _infeasible(error: InfeasibleError, costed: CostedPoint, tensor: int) -> Eva
 def _feasible(solved: Placement, costed: CostedPoint) -> Evaluation:
     """Join the placement with what follows from it for the whole cluster."""
     accelerator, cost = costed.point.accelerator, costed.costs[solved.tensor]
-    cluster, training = costed.point.cluster, costed.problem.training
-    sequence = costed.point.workload.sequence
-    time_s = solved.time_per_batch_s
+    training = costed.problem.training
     energy_by_level_j = batch_energy_by_level_j(solved, cost, accelerator, training)
+    bill = partial(
+        bill_of,
+        accelerator,
+        costed.point.economics,
+        costed.point.cluster.devices,
+        training.global_batch / solved.time_per_batch_s,
+        energy_by_level_j,
+        solved.time_per_batch_s,
+    )
+    return evaluation_of(
+        solved,
+        costed,
+        OfDevices(
+            peak_flops_per_s=peak_flops_per_s(accelerator, training),
+            energy_by_level_j=energy_by_level_j,
+            static_power_w=static_power_w(accelerator),
+            layers=cost.layers,
+            area_mm2=accelerator.area_mm2,
+            area_chip_mm2=accelerator.area_chip_mm2,
+            tdp_w=accelerator.tdp_w,
+            bill=deferred(bill),
+        ),
+    )
+
+
+def peak_flops_per_s(accelerator: Accelerator, training: Training) -> float:
+    """Return the nominal peak in which the linear layers of a training multiply."""
+    return accelerator.peak_flops_per_s * accelerator.nominal_rate(training.precision)
+
+
+@dataclass(frozen=True)
+class OfDevices:
+    """What an evaluation takes from its devices; the attributes are those of `Evaluation`.
+
+    Attributes
+    ----------
+    peak_flops_per_s
+        Nominal, of one device; on average where they differ.
+    """
+
+    peak_flops_per_s: float
+    energy_by_level_j: Mapping[str, float]
+    static_power_w: float
+    layers: tuple[LayerEvaluation, ...]
+    area_mm2: float | None = None
+    area_chip_mm2: float | None = None
+    tdp_w: float | None = None
+    bill: Bill | None = None
+
+
+def evaluation_of(solved: Placement, costed: CostedPoint, own: OfDevices) -> Evaluation:
+    """Say what follows from a placement on some devices for the whole cluster."""
+    cost, training = costed.costs[solved.tensor], costed.problem.training
+    sequence, devices = costed.point.workload.sequence, costed.point.cluster.devices
+    time_s, peak = solved.time_per_batch_s, own.peak_flops_per_s
     microbatches = training.global_batch / training.microbatch
     sharing = solved.tensor * solved.context
     model_flops = cost.variant.training_flops * sharing * microbatches
     again_flops = _recompute_flops(cost) * sharing * microbatches
-    device_seconds = cluster.devices * time_s
-    peak = accelerator.peak_flops_per_s * accelerator.nominal_rate(training.precision)
-    mfu = model_flops / (cluster.devices * peak * time_s)
+    device_seconds = devices * time_s
+    mfu = model_flops / (devices * peak * time_s)
     trained = solved.microbatches * solved.data * training.microbatch
     return Evaluation(
         feasible=True,
         reason=None,
         throughput_samples_per_s=training.global_batch / time_s,
         time_per_batch_s=time_s,
-        area_mm2=accelerator.area_mm2,
-        area_chip_mm2=accelerator.area_chip_mm2,
+        area_mm2=own.area_mm2,
+        area_chip_mm2=own.area_chip_mm2,
         mfu=mfu,
         mfu_causal=mfu * (1.0 - cost.variant.masked_flops_share),
         hfu=(model_flops + again_flops) / (device_seconds * peak),
@@ -552,15 +668,16 @@ def _feasible(solved: Placement, costed: CostedPoint) -> Evaluation:
         if sequence == 1
         else sequence * training.global_batch / device_seconds,
         placement=solved,
-        layers=cost.layers,
+        layers=own.layers,
         time_breakdown_s=solved.time_breakdown_s,
-        unused_devices=cluster.devices - solved.devices,
+        unused_devices=devices - solved.devices,
         padding_samples=trained - training.global_batch,
-        energy_by_level_j=energy_by_level_j,
-        power_w_per_device=sum(energy_by_level_j.values()) / time_s / solved.devices,
-        static_power_w_per_device=static_power_w(accelerator),
-        tdp_w=accelerator.tdp_w,
+        energy_by_level_j=own.energy_by_level_j,
+        power_w_per_device=sum(own.energy_by_level_j.values()) / time_s / solved.devices,
+        static_power_w_per_device=own.static_power_w,
+        tdp_w=own.tdp_w,
         recompute=_found_recompute(costed.point),
+        bill=own.bill,
     )
 
 
@@ -588,29 +705,37 @@ def evaluation_to_json_dict(evaluation: Evaluation) -> dict[str, Any]:
             plain["placement"]["stages"], evaluation.placement.stages, strict=True
         ):
             stage["memory_bytes"]["total"] = source.memory_bytes.total
+    for name in ("degraded", "accelerators"):
+        if plain[name] is None:
+            del plain[name]
     plain["bound_by_share"] = evaluation.bound_by_share
     plain["energy_j_per_batch"] = evaluation.energy_j_per_batch
+    for figure in _BILLED:
+        ranged = None if evaluation.bill is None else getattr(evaluation.bill, figure)
+        plain[figure] = None if ranged is None else ranged.central
+        plain[f"{figure}_range"] = None if ranged is None else [ranged.low, ranged.high]
     return plain
 
 
 def evaluation_from_json_dict(plain: Mapping[str, Any]) -> Evaluation:
     """Build an evaluation from the plain data that `evaluation_to_json_dict` returns.
 
-    Values that follow from the fields (``bound_by_share``, ``energy_j_per_batch`` and the total
-    memory of a stage) are not read, but computed again.
+    Values that follow from the fields (``bound_by_share``, ``energy_j_per_batch``, the figures of
+    the bill and the total memory of a stage) are not read, but computed again.
 
     Raises
     ------
     InputError
         If the data is not that of an evaluation, or contradicts itself.
     """
-    derived = ("bound_by_share", "energy_j_per_batch")
+    derived = {"bound_by_share", "energy_j_per_batch", *_BILLED}
+    derived |= {f"{figure}_range" for figure in _BILLED}
     own = {key: value for key, value in plain.items() if key not in derived}
     if not own.get("feasible"):
         # An older program stored none.
         own |= {"hfu": own.get("hfu") or 0.0, "mfu_causal": own.get("mfu_causal") or 0.0}
     placement = own.get("placement")
-    if isinstance(placement, Mapping) and isinstance(placement.get("stages"), list):
+    if isinstance(placement, Mapping) and isinstance(placement.get("stages"), list | tuple):
         own["placement"] = {**placement, "stages": [*map(_without_total, placement["stages"])]}
     evaluation = from_builtins(own, Evaluation, "evaluation")
     if evaluation.feasible:

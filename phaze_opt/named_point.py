@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 from phaze_opt.checked import Named, shown
 from phaze_opt.choices import AttentionKind, FusionMode
 from phaze_opt.degrees import Degrees
+from phaze_opt.economics.choices import Economics, read_economics
 from phaze_opt.errors import InputError
 from phaze_opt.hardware.accelerator import Accelerator
 from phaze_opt.network.cluster import Cluster
@@ -68,6 +69,7 @@ def named_point(
     lane_rate: float = 1.0,
     prove: bool = False,
     stages: StagesText | None = None,
+    economics: Economics | Named = "",
 ) -> NamedPoint:
     """Look up what is named, and capture the model where it is.
 
@@ -83,7 +85,7 @@ def named_point(
         Of a model that is named, if not its own.
     frozen, lora_rank, lora_targets
         What of a model that is named is not trained, see `phaze_opt.workload.trained.Trained`.
-    training, placement, fusion, power_limit_w, lane_rate, prove, stages
+    training, placement, fusion, power_limit_w, lane_rate, prove, stages, economics
         As `phaze_opt.evaluation.evaluate` takes them.
 
     Raises
@@ -125,6 +127,8 @@ def named_point(
             lora_rank=lora_rank or None,
             lora_targets=lora_targets or None,
         )
+    if not isinstance(economics, Economics):
+        economics = read_economics(os.fspath(economics))
     point = Point(
         workload,
         accelerator,
@@ -136,6 +140,7 @@ def named_point(
         lane_rate,
         prove,
         stages=_read_stages(stages, degrees),
+        economics=economics,
     )
     return NamedPoint(point, load)
 

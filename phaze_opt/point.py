@@ -11,6 +11,7 @@ import numpy as np
 
 from phaze_opt.choices import FusionMode
 from phaze_opt.degrees import Degrees
+from phaze_opt.economics.choices import Economics
 from phaze_opt.errors import InputError
 from phaze_opt.estimator.vector_core import vector_operator
 from phaze_opt.hardware.accelerator import Accelerator
@@ -48,7 +49,8 @@ class Point:
     The attributes are those of the function, ``host_rate`` is that of
     `phaze_opt.passes.estimates.Chip`, and ``solved_recompute`` says whether the recompute of the
     training was found (`phaze_opt.recompute_search`). ``stages`` are the layers of the stages of
-    given degrees, see `phaze_opt.placement.given_split`; even ones by default.
+    given degrees, see `phaze_opt.placement.given_split`; even ones by default. No time depends on
+    ``economics``.
     """
 
     workload: Workload
@@ -63,6 +65,7 @@ class Point:
     host_rate: float = 1.0
     solved_recompute: bool = False
     stages: tuple[int, ...] | None = None
+    economics: Economics = Economics()  # noqa: RUF009 (frozen)
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 Dtype = Literal[
     "bf16",
@@ -48,6 +48,9 @@ PrecisionName = Literal["bf16", "fp8", "fp8-row", "fp8-block", "mxfp8", "nvfp4",
 """In what linear layers multiply, as recipes of Transformer Engine: 16 bits, or 8 with a scale per
 tensor, per row, per block of 128 or of 32 (MX), 4 with one per 16, or integers of 8 bits."""
 
+ProductPrecision = Literal[PrecisionName, "fp8-block-gradient"]
+"""In what a product multiplies: a recipe's weight gradients may have scales of their own form."""
+
 AttentionPrecision = Literal["bf16", "fp8", "mxfp8"]
 """In what fused attention multiplies, where a kernel for it was measured."""
 
@@ -57,7 +60,7 @@ ATTENTION_PRECISIONS: tuple[AttentionPrecision, ...] = ("bf16", "fp8", "mxfp8")
 Fp8Scaling = Literal["current", "delayed"]
 """Whence the one scale of a tensor in fp8: its own largest element, or those of steps before."""
 
-ArrayKind = Literal["bf16", "fp8", "fp8-block", "fp4", "int8"]
+ArrayKind = Literal["bf16", "fp8", "fp8-block", "fp8-block-gradient", "fp4", "int8"]
 """What arrays multiply at a rate of its own; scales per block of fp8 may take cycles too."""
 
 
@@ -81,6 +84,11 @@ class Precision(NamedTuple):
     result_bytes: int
     weight_bytes: float
 
+    @property
+    def element(self) -> str:
+        """What its arrays multiply, however it is scaled: a chip states a rate for each."""
+        return self.arrays.partition("-")[0]
+
     def stored(self, elements: int) -> tuple[int, Dtype]:
         """Return number and type of what some elements of an operand are in memory.
 
@@ -91,7 +99,7 @@ class Precision(NamedTuple):
         return math.ceil(elements * self.operand_bytes), "uint8"
 
 
-PRECISIONS: Mapping[PrecisionName, Precision] = {
+PRECISIONS: Mapping[ProductPrecision, Precision] = {
     "bf16": Precision("bf16", 2.0, 2, 2.0),
     # One scale per tensor, or per row.
     "fp8": Precision("fp8", 1.0, 2, 1.0),
@@ -102,8 +110,17 @@ PRECISIONS: Mapping[PrecisionName, Precision] = {
     "mxfp8": Precision("fp8", 1.0 + 1 / 32, 2, 1.0 + 1 / 32),
     "nvfp4": Precision("fp4", 0.5 + 1 / 16, 2, 0.5 + 1 / 16),
     "int8": Precision("int8", 1.0, 2, 1.0),
+    # A weight gradient in fp8-block: both operands have a scale per 128 elements of the tokens, so
+    # that each partial sum takes two multiplications on its way into the sums, not one.
+    "fp8-block-gradient": Precision("fp8-block-gradient", 1.0 + 4 / 128, 2, 1.0 + 4 / 128**2),
 }
 """All precisions; arrays of numbers hold their place in this order."""
+
+GRADIENT_PRECISIONS: Mapping[PrecisionName, ProductPrecision] = {"fp8-block": "fp8-block-gradient"}
+"""In what weight gradients multiply, of the recipes where they do not as other products do."""
+
+RECIPES: tuple[PrecisionName, ...] = get_args(PrecisionName)
+"""In what a training may run."""
 
 PRIMARY_WEIGHTS: tuple[PrecisionName, ...] = ("fp8", "fp8-row", "fp8-block", "mxfp8")
 """Precisions in which Transformer Engine holds weights with no copy in 16 bits."""

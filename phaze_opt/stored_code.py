@@ -3,8 +3,10 @@
 A file is code, and reading it is running it: a pickle, and machine code that nothing checks. So a
 file begins with the hash of what follows, and is read only where none but its owner may write: this
 user, the system, or who owns the source itself. Whatever is not so is compiled anew, which is said
-once. The name of a file has the hash of all that decides its content. It is written whole, in the
-first folder that may be used, so that processes which compile the same do not disturb one another.
+once. That anything is compiled at all, where nothing is in doubt, one line tells a person who looks
+on: it takes up to a minute, in silence otherwise. The name of a file has the hash of all that
+decides its content. It is written whole, in the first folder that may be used, so that processes
+which compile the same do not disturb one another.
 
 Numba stores two forms of a function: machine code, and bitcode for functions that are compiled
 later and call it. By itself it first declares everything that it can compile, which takes 0.15 s
@@ -20,6 +22,7 @@ import errno
 import hashlib
 import importlib
 import logging
+import multiprocessing
 import os
 import pickle
 import stat
@@ -41,6 +44,13 @@ _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 _log = logging.getLogger(__name__)
 _said: list[str] = []
 """The doubt that this process has put in words: others are of the same kind."""
+_announced: list[str] = []
+"""The line that told a person of compiling, once it has."""
+
+_COMPILING = (
+    "Compiling loops for this machine, once per installation: about a minute of processor time "
+    "for all of them."
+)
 
 
 class StoredCode:
@@ -65,6 +75,7 @@ class StoredCode:
     def load_overload(self, signature: Any, context: Any) -> Any:
         """Return what is stored for a signature; ``None`` where nothing is that may be used."""
         if not self._knows_numba():
+            _announce_compiling()
             return None
         runtime: Any = importlib.import_module("numba.core.runtime")
         compiler: Any = importlib.import_module("numba.core.compiler")
@@ -80,6 +91,7 @@ class StoredCode:
             except Exception:
                 self._doubt = f"in {folder} cannot be used"
         self._say_doubt()
+        _announce_compiling()
         return None
 
     def save_overload(self, signature: Any, compiled: Any) -> None:
@@ -150,6 +162,15 @@ class StoredCode:
         """Whether only those may write a folder or file who may change what this process runs."""
         owners = (0, os.geteuid(), self._source.stat().st_uid)
         return status.st_uid in owners and not status.st_mode & _OTHERS_WRITE
+
+
+def _announce_compiling() -> None:
+    """Tell a person who looks on, once, and from one process of several that start together."""
+    first = multiprocessing.current_process().name in ("MainProcess", "SpawnProcess-1")
+    looked_on = hasattr(sys, "ps1") or (sys.stderr is not None and sys.stderr.isatty())
+    if first and looked_on and not _announced:
+        _announced.append(_COMPILING)
+        print(_COMPILING, file=sys.stderr, flush=True)
 
 
 def _folders(source: Path) -> Iterator[Path]:

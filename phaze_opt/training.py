@@ -96,6 +96,11 @@ class Training:
         collectives next to a product, chunk by chunk).
     fused_optimizer
         Whether the optimizer step runs in one pass over its state.
+    recompute_early_stop
+        Whether what full recompute runs again of a layer ends with the last product, or the last
+        kept result, that its backward needs, as ``torch.utils.checkpoint`` does by default
+        (``early_stop``): the results of experts that another device has are not sent once more.
+        Megatron-LM's own checkpoints run all of it.
     gather_copies
         Whether weights that ZeRO 3 gathers are copied out of the communication buffer, and
         gradients into it, as PyTorch's FSDP does (see `WEIGHT_COPY_BYTES`); other frameworks
@@ -209,6 +214,7 @@ class Training:
     interleave: int = 1
     overlap: Overlap = "data"
     fused_optimizer: bool = True
+    recompute_early_stop: bool = False
     gather_copies: bool = False
     residency: bool = True
     launch: Launch = "graphs"

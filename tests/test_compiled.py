@@ -115,6 +115,30 @@ def test_no_cache_folder_is_needed(package: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
+def test_an_evaluation_that_compiles_says_so_at_once(package: Path) -> None:
+    """On a terminal: the line stands there after a second of processor time, imports included."""
+    terminal, other_end = os.openpty()
+    program = """
+import phaze_opt as po
+po.evaluate("bert-large", "tpuv4-lanes", "flat-4GiB", po.Training(1, 1), devices=1)
+"""
+    running = subprocess.Popen(
+        [sys.executable, "-c", program],
+        env={**os.environ, "PYTHONPATH": str(package), "NUMBA_CACHE_DIR": str(package / "new")},
+        stderr=other_end,
+    )
+    try:
+        line = os.read(terminal, 1000).decode()
+        ticks = Path(f"/proc/{running.pid}/stat").read_text().rpartition(")")[2].split()[11:13]
+    finally:
+        running.kill()
+        running.wait()
+        os.close(terminal)
+        os.close(other_end)
+    assert line.startswith("Compiling loops for this machine")
+    assert sum(map(int, ticks)) / os.sysconf("SC_CLK_TCK") < 2.0  # 0.7 alone
+
+
 def test_only_one_file_imports_numba() -> None:
     """Every room compiles with the helper, so that none can do without the fallback."""
     importing = [

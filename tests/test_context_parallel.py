@@ -246,5 +246,5 @@ def test_the_least_energy_is_below_that_of_a_batch_and_near_it(kind: ContextKind
     graphs, _ = fused_passes(variant, training, fusion)
     chips = Chips([named.accelerator])
     passes_j, _ = least_energies_j(graphs, chips, named.cluster, 1, residency=False)
-    (least_j,) = least_batch_energy_j(variant, training, fusion, passes_j)
+    (least_j,) = least_batch_energy_j(variant, training, fusion, passes_j, chips)
     assert 0.8 * result.energy_j_per_batch < least_j <= result.energy_j_per_batch * (1.0 + 1e-9)

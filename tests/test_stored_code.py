@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import itertools
 import logging
 import multiprocessing
 import os
@@ -178,6 +179,24 @@ def test_a_chosen_folder_is_first(room: Path, monkeypatch: pytest.MonkeyPatch) -
     assert answers() == (2, 0)
     assert len(list(chosen.rglob("*.nbc"))) == 2
     assert answers() == (0, 0)
+
+
+def test_a_person_is_told_of_compiling(
+    room: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One line, before the first function is compiled, on a terminal or in a notebook only."""
+    for looked_on, process in itertools.product(("", "terminal", "notebook"), ("1", "2")):
+        shutil.rmtree(room / "__pycache__")
+        stored_code._announced.clear()
+        with monkeypatch.context() as patch:
+            patch.setattr(multiprocessing.current_process(), "_name", f"SpawnProcess-{process}")
+            if looked_on == "terminal":
+                patch.setattr(sys.stderr, "isatty", lambda: True)
+            if looked_on == "notebook":
+                patch.setattr(sys, "ps1", "In : ", raising=False)
+            assert (answers(), answers()) == ((2, 0), (0, 0))
+        lines = capsys.readouterr().err.splitlines()
+        assert lines == [stored_code._COMPILING] * (looked_on != "" and process == "1")
 
 
 def ask_at_once(folder: str, barrier: Any, found: Any) -> None:

@@ -7,6 +7,8 @@ import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from docs.tools.dataset import DATASET_FILES
+from docs.tools.every_row import ROW_FILES, ROW_PAGES
 from docs.tools.references import PAGES
 
 ROOT = Path(__file__).parents[2]
@@ -19,6 +21,9 @@ DOCUMENTS = (
     *sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "studies").glob("**/*.md")),
 )
 """Documents from elsewhere in the checkout that are pages of the site too, at the same path."""
+
+GENERATED = {**PAGES, **ROW_PAGES, **ROW_FILES, **DATASET_FILES}
+"""What follows from code and data, by path in the site."""
 
 _LINK = re.compile(r"(!?\[[^\]]*\]\()([^)\s]+)(\))")
 _FENCE = re.compile(r"^( *)(```+).*?^\1\2`*$", re.MULTILINE | re.DOTALL)
@@ -106,7 +111,7 @@ def leads_somewhere(link: str, source: str) -> bool:
     path = (
         posixpath.normpath(posixpath.join(posixpath.dirname(source), target)) if target else source
     )
-    if path.removeprefix(f"{FOLDER}/") in PAGES:
+    if path.removeprefix(f"{FOLDER}/") in GENERATED:
         return True
     file = ROOT / path
     if anchor and file.suffix == ".md":

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from docs.tools.dataset import columns_table, dataset_table
+from docs.tools.every_row import by_kind_table, releases_table
+from docs.tools.peers import peer_rows_table, peers_table
 from docs.tools.tables import table
 from phaze_opt.cost_model_version import COST_MODEL_VERSION
 from phaze_opt.report.validation import EXPRESSIBLE_HEAD, KIND_WORDS, expressible_rows
@@ -61,6 +64,12 @@ def inexpressible_reasons() -> str:
 
 PARTS: Mapping[str, Callable[[], str]] = {
     "accuracy-table": accuracy_table,
+    "accuracy-by-kind": by_kind_table,
+    "accuracy-releases": releases_table,
+    "accuracy-peers": peers_table,
+    "accuracy-peer-rows": peer_rows_table,
+    "dataset-files": dataset_table,
+    "dataset-columns": columns_table,
     "expressible-table": expressible_table,
     "inexpressible-reasons": inexpressible_reasons,
 }

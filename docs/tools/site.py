@@ -9,9 +9,8 @@ from typing import Any
 import nbformat
 from mkdocs.structure.files import File, Files
 
-from docs.tools.links import DOCUMENTS, FOLDER, ROOT, in_site, with_links
+from docs.tools.links import DOCUMENTS, FOLDER, GENERATED, ROOT, in_site, with_links
 from docs.tools.measured import PARTS
-from docs.tools.references import PAGES
 
 _PART = re.compile(r"<!-- generated: ([\w-]+) -->")
 
@@ -24,7 +23,7 @@ def on_config(config: Any) -> None:
 
 def on_files(files: Files, config: Any) -> Files:
     """Add the generated pages, notebooks and documents from elsewhere."""
-    for path, written in PAGES.items():
+    for path, written in GENERATED.items():
         files.append(File.generated(config, path, content=written()))
     for path in DOCUMENTS:
         files.append(File.generated(config, path, abs_src_path=str(ROOT / path)))

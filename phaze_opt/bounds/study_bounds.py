@@ -167,12 +167,14 @@ class StudyBounds:
         kind, bounds = self.bounded, self._bounds(design, chips)
         rates, energies_j = bounds[:, 0], bounds[:, 1]
         feasible = (rates > 0.0).all(axis=0)
+        feasible &= self.study.links_fit(chips.area_mm2, design.cluster)
+        with_links_mm2 = chips.area_mm2 + self.study.link_area_mm2(design.cluster)
         if kind.name == "area":
-            return np.where(feasible, (1.0 + ROUNDING) / chips.area_mm2, 0.0)
+            return np.where(feasible, (1.0 + ROUNDING) / with_links_mm2, 0.0)
         if kind.name == "energy_per_sample":
             return np.where(feasible, 1.0 / self._joined(kind, energies_j, 1.0 - ROUNDING), 0.0)
         # The other bounded objectives are proportional to the samples per second.
-        areas_mm2 = chips.area_mm2.tolist()
+        areas_mm2 = with_links_mm2.tolist()
         per_sample_per_s = np.array(
             [
                 [kind.of(one_sample_per_s(workload, area_mm2, design)) for area_mm2 in areas_mm2]
@@ -274,7 +276,7 @@ class StudyBounds:
         least_j, nothing_stays_j = self._energies[key]
         # Some tensors stay, but not all that could if each were alone.
         passes_j = least_j if self.likely is None else (least_j + nothing_stays_j) / 2.0
-        batch_j = least_batch_energy_j(variant, training, fusion, passes_j)
+        batch_j = least_batch_energy_j(variant, training, fusion, passes_j, kinds.chips)
         return batch_j * (1.0 - ROUNDING)
 
     def _of_runs(self) -> list[Workload]:

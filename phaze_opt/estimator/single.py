@@ -26,7 +26,13 @@ from phaze_opt.hardware.buildable import (
     check_chip,
     check_precision,
 )
-from phaze_opt.precision import PRECISIONS, AttentionPrecision, Dtype, PrecisionName
+from phaze_opt.precision import (
+    PRECISIONS,
+    AttentionPrecision,
+    Dtype,
+    PrecisionName,
+    ProductPrecision,
+)
 from phaze_opt.workload.attention import AttentionShape, backward_work, forward_work
 from phaze_opt.workload.graph import (
     Gemm,
@@ -225,7 +231,7 @@ def estimate_cast(
     return _on_lanes(graph, rows * columns, "quantise", accelerator, cores, call_overhead_s)
 
 
-def array_flops_per_s(accelerator: Accelerator, cores: int, precision: PrecisionName) -> float:
+def array_flops_per_s(accelerator: Accelerator, cores: int, precision: ProductPrecision) -> float:
     """Return the peak of some tensor cores before the power limit takes hold.
 
     Parameters

@@ -153,13 +153,16 @@ def _with_chip_field(
 
 
 def _network_changes(point: Point) -> Iterator[Change]:
-    """Yield every level with more bandwidth, and all with less latency."""
+    """Yield every level with more bandwidth or less taper, and all with less latency."""
     levels = point.cluster.levels
     latencies: dict[str, float] = {}
     for index, level in enumerate(levels):
         more = level.bandwidth_bytes_per_s * MORE
         wider = _setting("bandwidth_bytes_per_s", more, _LEVEL_UNITS, f"{NETWORK}{index}.")
         yield _with_levels(point, f"link_{index}", MORE, wider)
+        if level.taper > 1.0:
+            less_taper = {f"{NETWORK}{index}.taper": max(1.0, round(level.taper * LESS, _DIGITS))}
+            yield _with_levels(point, f"taper_{index}", LESS, less_taper)
         for field in _LATENCIES:
             less = getattr(level, field) * LESS
             if less > 0.0:

@@ -9,6 +9,7 @@ from typing import Any
 from phaze_opt.checked import Named, checked
 from phaze_opt.choices import AttentionKind, FusionMode
 from phaze_opt.codec import to_builtins
+from phaze_opt.economics.choices import Economics
 from phaze_opt.evaluation import (
     Evaluation,
     evaluation_to_json_dict,
@@ -117,13 +118,14 @@ def explain(
     cache: ScheduleCache | None = None,
     power_limit_w: float | None = None,
     stages: StagesText | None = None,
+    economics: Economics | Named = "",
 ) -> Explanation:
     """Evaluate one training run and explain the answer.
 
     Parameters
     ----------
     workload, accelerator, cluster, training, placement, devices, sequence, attention, frozen, \
-    lora_rank, lora_targets, fusion, cache, power_limit_w, stages
+    lora_rank, lora_targets, fusion, cache, power_limit_w, stages, economics
         As `phaze_opt.evaluation.evaluate` takes them.
     load
         Loads the model under other options, to try what could make it fit; see `LoadWorkload`. By
@@ -155,6 +157,7 @@ def explain(
         fusion=fusion,
         power_limit_w=power_limit_w,
         stages=stages,
+        economics=economics,
     )
     load = load or by_name or _loader(point.workload)
     return explain_point(point, load, {} if cache is None else cache)

@@ -26,7 +26,8 @@ class Gain:
         ``compute`` (rate of the PE arrays), ``lanes`` (rate of the vector lanes), ``clock`` (of
         the chip: arrays, lanes, L2 and GLB), ``glb`` and ``hbm`` (bandwidth), ``hbm_size`` (or
         ``glb_size`` where there is no HBM, and then no ``hbm``),
-        ``link_0``, ``link_1``, … (bandwidth of a network level, innermost first),
+        ``link_0``, ``link_1``, … (bandwidth of a network level, innermost first), ``taper_1``, …
+        (of the leaf switches of a level, where they have one),
         ``network_latency`` (of all levels, with the launch), ``overhead`` (per operator);
         ``overlap_data`` and ``overlap_all`` for more communication beside compute, see
         `phaze_opt.training.Training`; ``launch_compiled`` and ``launch_graphs`` for fewer kernels

@@ -12,13 +12,13 @@ import numpy as np
 
 from phaze_opt.arrays import FloatArray
 from phaze_opt.checked import check_fields, shown
-from phaze_opt.choices import AreaModel
+from phaze_opt.choices import AreaModel, MemoryKind, ProcessNodeName
 from phaze_opt.errors import InputError
 from phaze_opt.hardware.area import AREA_FIELDS, area_of_arrays_mm2, has_macro
 from phaze_opt.hardware.measured_constants import Calibration
 from phaze_opt.limits import is_finite
 from phaze_opt.on_demand import cached_property
-from phaze_opt.precision import PRECISIONS, PrecisionName
+from phaze_opt.precision import PRECISIONS, ProductPrecision
 from phaze_opt.printing import PrintsAsTables, short_repr
 from phaze_opt.units import GIB, KIB
 
@@ -68,10 +68,14 @@ def _slower(cycles: float, rate: float | None) -> float:
     return math.inf if rate is None else cycles / rate
 
 
+NAMED_FIELDS = ("process_node", "memory_kind")
+"""Fields whose values are words."""
+
+
 @cache
 def _numbers_of(kind: type[Any]) -> tuple[str, ...]:
     """Return the fields of a kind of chip that are numbers, or nothing."""
-    others = "calibration", "concurrent_operators", "fp8_column_copies"
+    others = "calibration", "concurrent_operators", "fp8_column_copies", *NAMED_FIELDS
     return tuple([entry.name for entry in fields(kind) if entry.name not in others])
 
 
@@ -125,6 +129,14 @@ class Accelerator(PrintsAsTables):
     host_link_bytes_per_s
         Sustained bandwidth of the link to the memory of the host, each way at the same time;
         ``None`` where nobody states it. Only what a run offloads depends on it.
+    process_node
+        In what it is made, see `phaze_opt.hardware.process_node`; ``None`` for a chip on paper.
+        Energies depend on it, and what a chip costs; no time does.
+    memory_kind
+        Of its HBM, or what takes its place; ``None`` for a chip on paper. As ``process_node``.
+    die_mm2, dies_per_package
+        Area of one of its dies, and their number, where its maker or a photograph tells;
+        ``None`` for what `phaze_opt.hardware.process_node.silicon_mm2` says.
 
     Raises
     ------
@@ -154,6 +166,10 @@ class Accelerator(PrintsAsTables):
     int8_ratio: float | None = None
     fp8_column_copies: bool = True
     host_link_bytes_per_s: float | None = None
+    process_node: ProcessNodeName | None = None
+    memory_kind: MemoryKind | None = None
+    die_mm2: float | None = None
+    dies_per_package: int | None = None
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -309,9 +325,9 @@ class Accelerator(PrintsAsTables):
         """Nominal bf16 peak of all tensor cores; a multiply-accumulate counts as two."""
         return 2.0 * self.num_tc * self.pe_x * self.pe_y * self.clock_hz
 
-    def nominal_rate(self, precision: PrecisionName) -> float:
+    def nominal_rate(self, precision: ProductPrecision) -> float:
         """Return the nominal rate of products in a precision relative to bf16; 0 without one."""
-        kind = PRECISIONS[precision].arrays
+        kind = PRECISIONS[precision].element
         ratios = {"bf16": 1.0, "fp4": self.fp4_ratio, "int8": self.int8_ratio}
         return ratios.get(kind, self.fp8_ratio) or 0.0
 
@@ -323,6 +339,7 @@ class Accelerator(PrintsAsTables):
             "bf16": 1.0,
             "fp8": own.fp8_efficiency,
             "fp8-block": own.fp8_block_efficiency,
+            "fp8-block-gradient": own.fp8_block_gradient_efficiency or own.fp8_block_efficiency,
             "fp4": own.fp4_efficiency,
             "int8": own.int8_efficiency,
         }

@@ -46,6 +46,8 @@ class AreaConstants:
         PHY and controller per GB/s of HBM bandwidth.
     noc_mm2_per_byte_per_cycle
         On-chip network per byte and cycle of global-buffer bandwidth.
+    link_phy_mm2_per_gb_per_s
+        PHYs of the links to other devices per GB/s and direction, see `link_area_mm2`.
     narrow_multipliers
         Whether what multiplies fewer bits than 16 takes area beside what multiplies bf16.
     source
@@ -57,6 +59,7 @@ class AreaConstants:
     core_mm2: float
     hbm_phy_mm2_per_gb_per_s: float
     noc_mm2_per_byte_per_cycle: float
+    link_phy_mm2_per_gb_per_s: float
     narrow_multipliers: bool
     source: str
 
@@ -236,6 +239,20 @@ def vector_core_um2(
     """
     lanes_um2 = np.asarray(pe_vc) * constants.vector_lane_um2
     return np.asarray(lanes_um2 + _macros_um2("L2", l2_bytes))
+
+
+def link_area_mm2(bytes_per_s: float, model: AreaModel) -> float:
+    """Return the area of the PHYs of links to other devices, which is no part of a chip's own.
+
+    Parameters
+    ----------
+    bytes_per_s
+        Nominal bandwidth per direction, of all levels of the network together: what goes through a
+        network adapter leaves the chip, too.
+    model
+        Area model; 0 under ``phaze-22nm``.
+    """
+    return area_constants(model).link_phy_mm2_per_gb_per_s * bytes_per_s / 1e9
 
 
 def area_of_arrays_mm2(

@@ -13,7 +13,7 @@ from phaze_opt.codec import data_table
 from phaze_opt.errors import InputError
 from phaze_opt.hardware.accelerator import LANE_VALUE_BYTES, Accelerator
 from phaze_opt.hardware.area import area_constants
-from phaze_opt.precision import PRECISIONS, AttentionPrecision, PrecisionName
+from phaze_opt.precision import PRECISIONS, AttentionPrecision, ProductPrecision
 from phaze_opt.training import Training
 from phaze_opt.units import MM2_PER_UM2
 
@@ -77,7 +77,7 @@ def check_chip(accelerator: Accelerator) -> None:
         )
 
 
-def check_precision(accelerator: Accelerator, precision: PrecisionName) -> None:
+def check_precision(accelerator: Accelerator, precision: ProductPrecision) -> None:
     """Refuse a precision for which a chip states no rate.
 
     Raises
@@ -87,7 +87,7 @@ def check_precision(accelerator: Accelerator, precision: PrecisionName) -> None:
     """
     if accelerator.nominal_rate(precision) > 0.0:
         return
-    kind = PRECISIONS[precision].arrays.removesuffix("-block")
+    kind = PRECISIONS[precision].element
     raise InputError(
         f"precision is {precision}, but the chip states no {kind}_ratio (how many multiply-"
         f"accumulates in {kind} its arrays finish for each in bf16); state one, or take another "

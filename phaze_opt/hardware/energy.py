@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
+from typing import Any
 
 import numpy as np
 
 from phaze_opt.arrays import FloatArray
+from phaze_opt.choices import MemoryKind, ProcessNodeName
 from phaze_opt.codec import data_table
 from phaze_opt.hardware.accelerator import Accelerator
 from phaze_opt.hardware.area import (
@@ -18,7 +20,8 @@ from phaze_opt.hardware.area import (
     narrow_multipliers,
     sram_table,
 )
-from phaze_opt.precision import PRECISIONS, PrecisionName
+from phaze_opt.hardware.process_node import memories, process_nodes
+from phaze_opt.precision import PRECISIONS, ProductPrecision
 from phaze_opt.units import J_PER_PJ, MIB, MM2_PER_UM2
 
 _BYTES_PER_SRAM_ACCESS = 8
@@ -28,7 +31,8 @@ _BYTES_PER_SRAM_ACCESS = 8
 class EnergyConstants:
     """Energies and leakage that do not depend on the accelerator (``data/energy.toml``).
 
-    The leakage of SRAM, ``sram_leakage_w_per_mib``, is per mebibit.
+    The leakage of SRAM, ``sram_leakage_w_per_mib``, is per mebibit. What a GPU spends on the
+    instruction beside an operation is relative to the operation.
     """
 
     mac_pj: float
@@ -41,12 +45,20 @@ class EnergyConstants:
     network_pj_per_byte: float
     logic_leakage_w_per_mm2: float
     sram_leakage_w_per_mib: float
+    instruction_per_mac: float
+    instruction_per_lane_operation: float
     source: str
+
+
+Joules = Any
+"""A number, or an array of shape (accelerators, 1)."""
 
 
 @dataclass(frozen=True, eq=False)
 class EnergyPerEvent:
     """Joules per event; those of SRAM macros have shape (accelerators, 1).
+
+    The others have it too where the accelerators differ in their process or memory.
 
     Attributes
     ----------
@@ -66,17 +78,17 @@ class EnergyPerEvent:
         Sent from one device to another.
     """
 
-    mac_j: float
-    mac_registers_j: float
+    mac_j: Joules
+    mac_registers_j: Joules
     mac_shares: FloatArray
     register_shares: FloatArray
-    lane_cycle_j: float
-    lane_registers_j: float
+    lane_cycle_j: Joules
+    lane_registers_j: Joules
     l2_tc_read_j_per_byte: FloatArray
     l2_tc_write_j_per_byte: FloatArray
     glb_read_j_per_byte: FloatArray
     glb_write_j_per_byte: FloatArray
-    hbm_j_per_byte: float
+    hbm_j_per_byte: Joules
     network_j_per_byte: float
 
 
@@ -87,33 +99,70 @@ def energy_constants() -> EnergyConstants:
 
 
 def energy_per_event(accelerators: Sequence[Accelerator]) -> EnergyPerEvent:
-    """Return the energies of the events on some accelerators."""
+    """Return the energies of the events on some accelerators, in the process of each.
+
+    Chips on paper, which state no process or memory, have the energies of the tables.
+    """
     return _energy_per_event(
-        tuple(chip.l2_tc_bytes for chip in accelerators),
-        tuple(chip.glb_bytes for chip in accelerators),
+        tuple([chip.l2_tc_bytes for chip in accelerators]),
+        tuple([chip.glb_bytes for chip in accelerators]),
+        tuple([chip.process_node for chip in accelerators]),
+        tuple([chip.memory_kind for chip in accelerators]),
+        tuple([_is_programmed(chip) for chip in accelerators]),
     )
 
 
 @lru_cache(maxsize=64)
-def _energy_per_event(l2_sizes: tuple[int, ...], glb_sizes: tuple[int, ...]) -> EnergyPerEvent:
-    """Return the energies for some sizes of macros, cached: a search asks for every graph again."""
+def _energy_per_event(
+    l2_sizes: tuple[int, ...],
+    glb_sizes: tuple[int, ...],
+    nodes: tuple[ProcessNodeName | None, ...],
+    kinds: tuple[MemoryKind | None, ...],
+    programmed: tuple[bool, ...],
+) -> EnergyPerEvent:
+    """Return the energies for some macros, cached: a search asks for every graph again."""
     constants = energy_constants()
     l2, glb = sram_table("L2"), sram_table("GLB")
+    of_node = process_nodes()
+    logic = _each([1.0 if node is None else of_node[node].logic_energy for node in nodes])
+    sram = _each([1.0 if node is None else of_node[node].sram_energy for node in nodes])
+    hbm_pj = _each(
+        [
+            constants.hbm_pj_per_byte if kind is None else memories()[kind].pj_per_byte
+            for kind in kinds
+        ]
+    )
+    issued = _each([1.0 + constants.instruction_per_mac * each for each in programmed])
+    lane_issued = _each(
+        [1.0 + constants.instruction_per_lane_operation * each for each in programmed]
+    )
+    registers_pj = 2 * constants.register_read_pj + constants.register_write_pj
+    lane_registers_pj = constants.lane_register_read_pj + constants.lane_register_write_pj
     return EnergyPerEvent(
-        mac_j=constants.mac_pj * J_PER_PJ,
-        mac_registers_j=(2 * constants.register_read_pj + constants.register_write_pj) * J_PER_PJ,
+        mac_j=constants.mac_pj * J_PER_PJ * logic * issued,
+        mac_registers_j=registers_pj * J_PER_PJ * logic,
         mac_shares=np.array([mac_energy_share(name) for name in PRECISIONS]),
         register_shares=_register_shares(constants),
-        lane_cycle_j=constants.lane_operation_pj * J_PER_PJ,
-        lane_registers_j=(constants.lane_register_read_pj + constants.lane_register_write_pj)
-        * J_PER_PJ,
-        l2_tc_read_j_per_byte=_per_byte_j(l2, l2.read_pj, l2_sizes),
-        l2_tc_write_j_per_byte=_per_byte_j(l2, l2.write_pj, l2_sizes),
-        glb_read_j_per_byte=_per_byte_j(glb, glb.read_pj, glb_sizes),
-        glb_write_j_per_byte=_per_byte_j(glb, glb.write_pj, glb_sizes),
-        hbm_j_per_byte=constants.hbm_pj_per_byte * J_PER_PJ,
+        lane_cycle_j=constants.lane_operation_pj * J_PER_PJ * logic * lane_issued,
+        lane_registers_j=lane_registers_pj * J_PER_PJ * logic,
+        l2_tc_read_j_per_byte=_per_byte_j(l2, l2.read_pj, l2_sizes) * sram,
+        l2_tc_write_j_per_byte=_per_byte_j(l2, l2.write_pj, l2_sizes) * sram,
+        glb_read_j_per_byte=_per_byte_j(glb, glb.read_pj, glb_sizes) * sram,
+        glb_write_j_per_byte=_per_byte_j(glb, glb.write_pj, glb_sizes) * sram,
+        hbm_j_per_byte=hbm_pj * J_PER_PJ,
         network_j_per_byte=constants.network_pj_per_byte * J_PER_PJ,
     )
+
+
+def _is_programmed(chip: Accelerator) -> bool:
+    """Whether a real chip fetches an instruction for each few operations, as GPUs do."""
+    return chip.process_node is not None and not chip.concurrent_operators
+
+
+def _each(values: Sequence[float]) -> Joules:
+    """Return the one value of all accelerators, or an array of shape (accelerators, 1)."""
+    alike = len({*values}) == 1
+    return values[0] if alike else np.array(values)[:, np.newaxis]
 
 
 def _register_shares(constants: EnergyConstants) -> FloatArray:
@@ -125,9 +174,9 @@ def _register_shares(constants: EnergyConstants) -> FloatArray:
     return np.array(pj) / pj[tuple(PRECISIONS).index("bf16")]
 
 
-def mac_energy_share(precision: PrecisionName) -> float:
+def mac_energy_share(precision: ProductPrecision) -> float:
     """Return the energy of a multiply-accumulate in a precision, relative to bf16."""
-    kind = PRECISIONS[precision].arrays.removesuffix("-block")
+    kind = PRECISIONS[precision].element
     return 1.0 if kind == "bf16" else narrow_multipliers()[kind].energy
 
 

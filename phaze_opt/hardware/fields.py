@@ -147,8 +147,8 @@ def with_values(chip: Accelerator, values: Mapping[str, Any], what: str) -> Acce
     A private buffer of the default size follows a changed PE array. Clocks under load follow a
     changed nominal one in the ratio that they had, unless they are stated as well: a chip with a
     faster clock that loses it at the first long product would be faster on paper only. A chip with
-    other numbers than measured ones is another part, whose rated power nobody knows unless it is
-    stated.
+    other numbers than measured ones is another part, whose rated power and dies nobody knows unless
+    they are stated.
 
     Parameters
     ----------
@@ -174,7 +174,7 @@ def with_values(chip: Accelerator, values: Mapping[str, Any], what: str) -> Acce
         not name.startswith(CALIBRATION) and value not in (merged[name], getattr(chip, name))
         for name, value in values.items()
     ):
-        merged["tdp_w"] = None
+        merged |= dict.fromkeys(("tdp_w", "die_mm2", "dies_per_package"))
     merged |= _clocks_under_load(chip, values)
     return from_builtins(nested({**merged, **values}), Accelerator, what)
 

@@ -12,6 +12,8 @@ from phaze_opt.printing import short_repr
 
 _MOST_RANGE = 10.0
 """No chip is so many times as fast as another one of its name."""
+_NARROW = "fp8", "fp8_block", "fp8_block_gradient", "fp4", "int8"
+"""What arrays multiply beside bf16, each with an efficiency."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -80,9 +82,11 @@ class Calibration:
     array_rate_low, array_rate_high, hbm_rate_low, hbm_rate_high
         By what the rates of the arrays in long runs and of the HBM may be multiplied on other
         chips of this name, see `phaze_opt.hardware.ranges`; 1 where nobody says.
-    fp8_efficiency, fp8_block_efficiency, fp4_efficiency, int8_efficiency
+    fp8_efficiency, fp8_block_efficiency, fp8_block_gradient_efficiency, fp4_efficiency, \
+    int8_efficiency
         Rate of the arrays of a long product in this precision, relative to ``array_efficiency`` at
-        the ratio that the chip states; block: where every block of fp8 has a scale of its own.
+        the ratio that the chip states; block: where every block of fp8 has a scale of its own;
+        gradient: in the weight gradients of these, ``None`` where others are no faster.
 
     Raises
     ------
@@ -118,13 +122,14 @@ class Calibration:
     hbm_rate_high: float = 1.0
     fp8_efficiency: float = 1.0
     fp8_block_efficiency: float = 1.0
+    fp8_block_gradient_efficiency: float | None = None
     fp4_efficiency: float = 1.0
     int8_efficiency: float = 1.0
 
     def __post_init__(self) -> None:
         check_fields(self)
         rates = "attention_rate", "attention_backward_rate", "attention_wide_rate"
-        narrow = [f"{kind}_efficiency" for kind in ("fp8", "fp8_block", "fp4", "int8")]
+        narrow = [f"{kind}_efficiency" for kind in _NARROW]
         low = "array_rate_low", "hbm_rate_low"
         for name in ("array_efficiency", "sustained_peak_share", *rates, *narrow, *low):
             share = getattr(self, name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
@@ -12,7 +13,7 @@ from typing import Annotated, Any
 from phaze_opt.checked import Named, checked
 from phaze_opt.codec import FILE_SUFFIXES, data_table, from_builtins
 from phaze_opt.errors import InputError, look_up, unknown_name
-from phaze_opt.hardware.accelerator import Accelerator
+from phaze_opt.hardware.accelerator import NAMED_FIELDS, Accelerator
 from phaze_opt.hardware.chip_file import AcceleratorPreset, Provenance, read_chip_file
 from phaze_opt.hardware.fields import (
     ALIASES,
@@ -28,6 +29,18 @@ FieldValue = str | float | bool | None
 
 _CHANGED = "changed by --set"
 _NO_NUMBERS = ("description", "calibration", "kernel", "kernels")
+
+
+_KIND = re.compile(r"(?P<name>[^=,]+)=(?P<devices>[0-9]{1,9})")
+
+
+def read_kinds(text: str) -> list[tuple[str, int]]:
+    """Read several kinds of device, ``a100-80=64,h100=32``: their names and how many there are.
+
+    Nothing where the text names a single accelerator.
+    """
+    found = [_KIND.fullmatch(part.strip()) for part in text.split(",")]
+    return [(each["name"], int(each["devices"])) for each in found if each] if all(found) else []
 
 
 @cache
@@ -109,6 +122,11 @@ def find_accelerator(name_or_path: str, above: tuple[Path, ...] = ()) -> Acceler
         If there is no such file.
     """
     if not name_or_path.endswith(FILE_SUFFIXES):
+        if read_kinds(name_or_path):
+            raise InputError(
+                f"The accelerator is {name_or_path!r}, several kinds of device, which only the "
+                "command evaluate and phaze_opt.device_kinds take; name one of them."
+            )
         return look_up(accelerator_presets(), name_or_path, "accelerator")
     return read_chip_file(Path(name_or_path), find_accelerator, above)
 
@@ -138,7 +156,7 @@ def _preset(name: str, entry: Mapping[str, Any], sources: Mapping[str, str]) -> 
     return AcceleratorPreset(name, entry["description"], accelerator, provenance, kernels=kernels)
 
 
-def _read_value(name: str, value: FieldValue) -> bool | int | float | None:
+def _read_value(name: str, value: FieldValue) -> bool | int | float | str | None:
     """Read one changed value as the type of its field; aliases are numbers."""
     type_name = "float" if name in ALIASES else FIELD_TYPES.get(name, "float")
     if type_name == "bool":
@@ -147,6 +165,8 @@ def _read_value(name: str, value: FieldValue) -> bool | int | float | None:
         return str(value).lower() == "true"
     if "None" in type_name and (value is None or value == "none"):
         return None
+    if name in NAMED_FIELDS:
+        return str(value)
     if not isinstance(value, str | int | float) or isinstance(value, bool):
         raise InputError(f"{name} is {value!r}, but it must be a number.")
     try:

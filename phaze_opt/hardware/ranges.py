@@ -59,6 +59,25 @@ def at_rates(chip: Accelerator, arrays: float = 1.0, hbm: float = 1.0) -> Accele
     return replace(chip, calibration=calibration)
 
 
+def at_speed(chip: Accelerator, speed: float) -> Accelerator:
+    """Return a chip of which every clock and the HBM run at a share of their rates.
+
+    A throttled device, say. Times that no clock makes (between two operators) stay.
+    """
+    own = chip.calibration
+    clocks = {
+        name: hertz * speed
+        for name in ("sustained_clock_hz", "burst_clock_hz")
+        if (hertz := getattr(own, name)) is not None
+    }
+    return replace(
+        chip,
+        clock_hz=chip.clock_hz * speed,
+        hbm_bytes_per_s=chip.hbm_bytes_per_s * speed,
+        calibration=replace(own, **clocks),
+    )
+
+
 def _scaled(share: float, factor: float) -> float:
     """Scale a share of a nominal rate."""
     return share if factor == 1.0 else min(share * factor, max(share, 1.0))

@@ -5,9 +5,11 @@
 - `slices`: the parts of a torus that a training run may have to itself.
 - `term`: what one way to communicate takes and sends, by the size.
 - `collective`: the algorithms that a group can choose from, and the cheapest; `algorithms` has what
-  each costs, `groups` which levels and links a group uses, `torus` how many messages share a link.
+  each costs, `groups` which levels and links a group uses, `torus` how many messages share a link,
+  `uplinks` how much the links above leaf switches slow them.
 - `message`: point to point, between stages of a pipeline.
 - `token_exchange`: tokens to the devices of their experts and back, by dispatcher.
+- `bill`: what switches, cables and transceivers cost and draw.
 - `estimate`: one collective by itself, as one measures it.
 
 Where a formula stands:
@@ -17,6 +19,8 @@ Where a formula stands:
 - level by level, and in the switch -> `algorithms.hierarchical_term`
 - ring all-reduce on a torus -> in the order of ranks `algorithms.flat_terms` with
   `torus.ring_load`, axis by axis `algorithms.hierarchical_term`
+- rings, exchanges and messages above leaf switches -> `uplinks.ring_slowdown`,
+  `uplinks.pairwise_slowdown`, `uplinks.halving_slowdown`, `uplinks.shift_slowdown`
 - bytes over each level -> `sent_per_byte` of the same terms
 - time to start -> `cluster.launch_s`; ramp of medium sizes -> `cluster.NetworkLevel.ramp_s`
 - destinations of a token -> `token_exchange.destinations`; multiprocessors of a dispatcher ->

@@ -12,7 +12,10 @@ from phaze_opt.limits import MOST_DEVICES, check_size
 from phaze_opt.on_demand import hashed_once
 from phaze_opt.printing import PrintsAsTables
 
-Topology = Literal["switch", "ring", "torus"]
+Topology = Literal["switch", "ring", "torus", "fat-tree", "rail"]
+
+LEAVES = ("fat-tree", "rail")
+"""Topologies of leaf switches with links to switches above them."""
 
 
 @dataclass(frozen=True)
@@ -26,7 +29,9 @@ class NetworkLevel:
     latency_s
         Of one message, or of one step of a collective.
     topology
-        ``switch`` (any two devices reach each other alike), ``ring`` or ``torus``.
+        ``switch`` (any two devices reach each other alike), ``ring``, ``torus``; ``fat-tree`` (leaf
+        switches and switches above them) or ``rail`` (the devices at one place of their units have
+        leaf switches of their own, and what goes to another place goes through the level below).
     group_size
         Units of the level below (devices at the innermost level) that this level joins; ``None``
         for as many as there are.
@@ -53,6 +58,13 @@ class NetworkLevel:
         nominal bandwidth; 0 for a switch that cannot (NVLink SHARP can).
     in_switch_latency_s
         Of an all-reduce in the switch, besides ``launch_s``.
+    taper
+        Of leaf switches: bandwidth of their devices over that of their links upwards.
+    leaf_devices
+        Devices that a leaf switch joins; it matters where the taper is above 1.
+    links
+        Of a device at this level; no time or price takes it. It is there to be searched, with a
+        bandwidth that follows.
     """
 
     bandwidth_bytes_per_s: float
@@ -67,10 +79,13 @@ class NetworkLevel:
     halving: bool = True
     in_switch_efficiency: float = 0.0
     in_switch_latency_s: float = 0.0
+    taper: float = 1.0
+    leaf_devices: int | None = None
+    links: int | None = None
 
     def __post_init__(self) -> None:
         check_fields(self)
-        if self.axes and (self.topology == "switch" or min(self.axes) < 1):
+        if self.axes and (not self.is_direct or min(self.axes) < 1):
             raise InputError(
                 f"axes is {list(self.axes)} on a {self.topology}, but axes are the positive "
                 "extents of a ring or torus."
@@ -102,6 +117,40 @@ class NetworkLevel:
                 f"in_switch_efficiency is {self.in_switch_efficiency} on a {self.topology}, but "
                 "only a switch reduces."
             )
+        self._check_leaves()
+
+    def _check_leaves(self) -> None:
+        """Refuse what only leaf switches have, and what they lack."""
+        for name in ("leaf_devices", "links"):
+            value = getattr(self, name)
+            if value is not None:
+                check_size(name, value, MOST_DEVICES)
+        if not (math.isfinite(self.taper) and self.taper >= 1.0):
+            raise InputError(f"taper is {self.taper}, but it must be at least 1.")
+        if self.topology in LEAVES:
+            if self.taper > 1.0 and self.leaf_devices is None:
+                raise InputError(
+                    f"taper is {self.taper}, but then leaf_devices must say how many devices a "
+                    "leaf switch joins."
+                )
+        elif self.taper > 1.0 or self.leaf_devices is not None:
+            name, value = ("leaf_devices", self.leaf_devices)
+            if value is None:
+                name, value = "taper", self.taper
+            raise InputError(
+                f"{name} is {value} on a {self.topology}, but only the topologies "
+                f"{' and '.join(LEAVES)} have leaf switches."
+            )
+
+    @property
+    def is_direct(self) -> bool:
+        """Whether devices are wired to their neighbours, and pass on what goes further."""
+        return self.topology in ("ring", "torus")
+
+    @property
+    def is_uniform(self) -> bool:
+        """Whether any two units reach each other alike, whoever else communicates."""
+        return self.topology == "switch" or (self.topology == "fat-tree" and self.taper == 1.0)
 
     @property
     def sustained_bytes_per_s(self) -> float:
@@ -114,7 +163,7 @@ class NetworkLevel:
 
         A device on a ring or torus has two links per axis.
         """
-        if self.topology == "switch":
+        if not self.is_direct:
             return self.sustained_bytes_per_s
         return self.sustained_bytes_per_s / (2 * max(1, len(self.axes)))
 
@@ -149,6 +198,12 @@ class Cluster(PrintsAsTables):
         check_size("devices", self.devices, MOST_DEVICES)
         if not self.levels:
             raise InputError(f"The cluster {self.name!r} has no network level.")
+        for below, level in zip((None, *self.levels), self.levels, strict=False):
+            if level.topology == "rail" and (below is None or below.is_direct):
+                raise InputError(
+                    f"topology is rail at a level of {self.name!r}, but rails need a level of "
+                    "switches below them, through which devices reach one another's rails."
+                )
         if self.devices > self.reach:
             raise InputError(
                 f"devices is {self.devices}, but the network of {self.name!r} joins at most "
@@ -185,7 +240,7 @@ def in_domains(cluster: Cluster, domains: int) -> Cluster:
     if domains < 1 or devices % domains:
         raise InputError(f"nodes is {domains}, but it must divide the {devices} devices.")
     each = devices // domains
-    if inner.topology != "switch" or each > (inner.group_size or devices):
+    if inner.is_direct or each > (inner.group_size or devices):
         raise InputError(
             f"nodes is {domains}, but the network of {cluster.name!r} does not join {each} devices "
             "in each."

@@ -11,6 +11,7 @@ its time is the lower envelope of a few such curves: see `collective_terms`.
 All groups of one extent and stride communicate at the same time. On a switch each has links of its
 own. On a ring or torus, groups whose ranks are some places apart pass through one another's
 devices, and all that pass through a link share its bandwidth; `phaze_opt.network.torus` counts.
+Those on tapered leaf switches share the links above them; `phaze_opt.network.uplinks` counts.
 """
 
 from __future__ import annotations
@@ -23,7 +24,13 @@ import numpy as np
 from phaze_opt.arrays import IntArray
 from phaze_opt.choices import CollectiveName
 from phaze_opt.errors import InputError
-from phaze_opt.network.algorithms import flat_terms, hierarchical_term, reduces_in_switch
+from phaze_opt.network.algorithms import (
+    changes_rails,
+    flat_terms,
+    halves_beyond_leaves,
+    hierarchical_term,
+    reduces_in_switch,
+)
 from phaze_opt.network.cluster import Cluster, launch_s, outermost_level
 from phaze_opt.network.groups import WholeUnits, levels_with_units, members_per_level
 from phaze_opt.network.term import Term, cheapest, nothing_sent
@@ -125,10 +132,14 @@ def collective_terms(
         return (nothing_sent(cluster),)
     terms = flat_terms(kind, group, cluster, stride)
     members = members_per_level(group, cluster, stride)
-    if members is not None and (len(members) > 1 or cluster.levels[0].topology != "switch"):
-        terms.append(hierarchical_term(kind, members, cluster))
+    if members is not None and changes_rails(members, cluster, stride):
+        members = None  # level by level, all would stay on their rails
+    if members is not None and (len(members) > 1 or cluster.levels[0].is_direct):
+        terms.append(hierarchical_term(kind, members, cluster, stride))
+        if halves_beyond_leaves(kind, members, cluster):
+            terms.append(hierarchical_term(kind, members, cluster, stride, rings=True))
     if kind == "all_reduce" and members is not None and reduces_in_switch(members, cluster):
-        terms.append(hierarchical_term(kind, members, cluster, in_switch=True))
+        terms.append(hierarchical_term(kind, members, cluster, stride, in_switch=True))
     start_s = launch_s(cluster, outermost_level(group, cluster, stride))
     return tuple(term._replace(latency_s=start_s + term.latency_s) for term in terms)
 
@@ -142,11 +153,11 @@ def tensor_terms(group: int, cluster: Cluster) -> tuple[tuple[Term, ...], ...]:
 
 
 def has_ranges(cluster: Cluster) -> bool:
-    """Say whether `rising_starts` knows ranges: not where a torus is the outermost level.
+    """Say whether `rising_starts` knows ranges: not where the outermost level is not uniform.
 
-    A larger group may fit that better.
+    A larger group may fit a torus, or leaf switches, better.
     """
-    return levels_with_units(cluster)[-1].topology == "switch"
+    return levels_with_units(cluster)[-1].is_uniform
 
 
 def rising_starts(cluster: Cluster, units: WholeUnits, begins: IntArray, most: int) -> IntArray:

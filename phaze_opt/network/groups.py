@@ -87,7 +87,7 @@ def levels_with_units(cluster: Cluster) -> tuple[NetworkLevel, ...]:
 
 def _cuts(cluster: Cluster, index: int) -> list[int]:
     """Return the ranks at which lines along the axes of a ring or torus level begin and end."""
-    if cluster.levels[index].topology == "switch":
+    if not cluster.levels[index].is_direct:
         return []
     below, extents = units_and_extents(cluster, index)
     # No group reaches beyond the end of the outermost level.

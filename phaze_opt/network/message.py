@@ -9,9 +9,12 @@ from phaze_opt.network.cluster import Cluster, launch_s, outermost_level, units_
 from phaze_opt.network.collective import CollectiveCost, collective_terms
 from phaze_opt.network.term import Term, nothing_sent
 from phaze_opt.network.torus import shift_load
+from phaze_opt.network.uplinks import rails_crossed, shift_slowdown
 
 
-def message_over(cluster: Cluster, index: int, sharing: int = 1) -> Term:
+def message_over(
+    cluster: Cluster, index: int, sharing: float = 1, *, through_below: bool = False
+) -> Term:
     """Return the cost of a message over a level whose links several messages share.
 
     Parameters
@@ -22,6 +25,8 @@ def message_over(cluster: Cluster, index: int, sharing: int = 1) -> Term:
         Of the level.
     sharing
         Messages on the busiest link.
+    through_below
+        Whether the message reaches the rail of its receiver through the level below.
 
     Returns
     -------
@@ -29,9 +34,14 @@ def message_over(cluster: Cluster, index: int, sharing: int = 1) -> Term:
         For the bytes of the message.
     """
     level = cluster.levels[index]
-    sent = tuple(float(i == index) for i in range(len(cluster.levels)))
+    taken = (index - through_below, index)
+    sent = tuple(float(i in taken) for i in range(len(cluster.levels)))
     s_per_byte = sharing / level.link_bytes_per_s
     latency_s = launch_s(cluster, index) + level.latency_s
+    if through_below:
+        below = cluster.levels[index - 1]
+        s_per_byte = max(s_per_byte, 1.0 / below.link_bytes_per_s)
+        latency_s += below.latency_s
     return Term("message", latency_s, s_per_byte, sent, math.sqrt(s_per_byte * level.ramp_s))
 
 
@@ -58,7 +68,9 @@ def message_term(cluster: Cluster, stride: int = 1, group: int = 2) -> Term:
     if group == 1:
         return nothing_sent(cluster)
     index = outermost_level(group, cluster, stride)
-    return message_over(cluster, index, messages_per_link(cluster, index, stride))
+    sharing = messages_per_link(cluster, index, stride)
+    through_below = rails_crossed(cluster, index, stride) > 1
+    return message_over(cluster, index, sharing, through_below=through_below)
 
 
 def send_receive_s(size_bytes: float, cluster: Cluster, stride: int = 1, group: int = 2) -> float:
@@ -88,8 +100,11 @@ def ring_cost(
     return CollectiveCost("ring", messages * term.seconds(size_bytes / messages), sent)
 
 
-def messages_per_link(cluster: Cluster, index: int, stride: int) -> int:
+def messages_per_link(cluster: Cluster, index: int, stride: int) -> float:
     """Return how many messages share a link when every rank sends to the one a stride further.
+
+    Of leaf switches, how many times longer a message takes than one that is alone; every chain is
+    counted as if it left its leaf.
 
     Parameters
     ----------
@@ -100,8 +115,8 @@ def messages_per_link(cluster: Cluster, index: int, stride: int) -> int:
     stride
         Distance of sender and receiver in ranks.
     """
-    if cluster.levels[index].topology == "switch":
-        return 1
+    if not cluster.levels[index].is_direct:
+        return shift_slowdown(cluster, index, stride)
     below, extents = units_and_extents(cluster, index)
     return shift_load(extents, -(-stride // below))
 

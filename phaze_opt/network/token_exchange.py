@@ -26,6 +26,7 @@ from phaze_opt.network.cluster import Cluster, outermost_level
 from phaze_opt.network.collective import CollectiveCost, collective_cost
 from phaze_opt.network.groups import members_joined
 from phaze_opt.network.message import ring_cost
+from phaze_opt.network.uplinks import pairwise_slowdown
 from phaze_opt.workload.graph import Collective, TokenExchange
 
 
@@ -228,7 +229,8 @@ def exchange_cost(
         if copies > 0.0:
             after.insert(0, units)
             latency_s = level.latency_s if rates else 0.0
-            time_s = max(time_s, latency_s + sent[-1] / level.sustained_bytes_per_s)
+            slowdown = pairwise_slowdown(cluster, len(sent) - 1, devices, stride)
+            time_s = max(time_s, latency_s + slowdown * sent[-1] / level.sustained_bytes_per_s)
         below = joined
     sent += [0.0] * (len(cluster.levels) - len(sent))
     if rates:

@@ -9,8 +9,10 @@ command ``place`` uses this room.
 - `unit_graph`: operators merged into units that share a device.
 - `downsets`: all downsets of a graph, hence all contiguous sets of nodes.
 - `dag`: contiguous splits with the least largest load; `dag_kernels` holds its compiled loops.
+- `merged_splits`: good contiguous splits of graphs with too many downsets.
 - `integer_program`: splits that need not be contiguous, and least latency, with CP-SAT.
-- `latency`: latency of a placement of an inference graph, and simple placements.
+- `latency`: latency of a placement of an inference graph, and simple placements;
+  `latency_search`: the least one, exactly; `latency_kernels` holds its compiled loops.
 - `published`: the published cost and its optimum; `published_kernels` holds its compiled loops.
 - `true_cost`: a file of the ``phaze`` format as a problem for `phaze_opt.placement`.
 
@@ -19,7 +21,8 @@ Where a formula or rule stands:
 - load of a device -> `dag.device_load`
 - lower bound of the largest load -> `dag.share_bound`
 - least largest load over contiguous splits -> `dag_kernels.relax_downsets`
-- latency of a placement -> `latency.finishes`; its lower bound -> `latency.longest_path`
+- latency of a placement -> `latency.finishes`, `latency_kernels._time_label`; its lower bounds ->
+  `latency.longest_path`, `latency_search`
 - load and memory of a stage under the published cost -> `published_kernels._stage`
 - time of a batch under the published cost -> `published_kernels.best_degrees`
 - constants of the published cost -> ``data/phaze_cost.toml``

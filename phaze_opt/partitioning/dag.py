@@ -16,10 +16,11 @@ from typing import Literal
 
 import numpy as np
 
-from phaze_opt.arrays import IntArray
+from phaze_opt.arrays import FloatArray, IntArray
 from phaze_opt.errors import InfeasibleError
 from phaze_opt.partitioning.dag_kernels import DownsetTable, GraphArrays, left_over, relax_downsets
 from phaze_opt.partitioning.downsets import Downsets, TooManyDownsetsError, enumerate_downsets
+from phaze_opt.partitioning.merged_splits import improve_split
 from phaze_opt.partitioning.unit_graph import UnitGraph
 from phaze_opt.units import format_bytes
 
@@ -88,8 +89,9 @@ def split_contiguous(
     graph
         Units and devices.
     most_downsets
-        If the graph has more downsets, only splits of one topological order are searched, and the
-        status is ``"feasible"`` unless the bound of `share_bound` proves the answer.
+        If the graph has more downsets, only splits of one topological order and of merged units
+        are searched (`merged_splits`), and the status is ``"feasible"`` unless the bound of
+        `share_bound` proves the answer.
     progress
         Called after every chunk of downsets.
 
@@ -99,14 +101,14 @@ def split_contiguous(
         If no split fits the accelerators' memory.
     """
     began = time.perf_counter()
-    linear = _solve(graph, _chain_downsets(len(graph.units)), np.inf, None)
+    linear, known = _solve_with_load(graph, _chain_downsets(len(graph.units)), np.inf)
     try:
         downsets = enumerate_downsets(len(graph.units), graph.edges, most_downsets)
     except TooManyDownsetsError:
-        if linear is None:
+        best = improve_split(graph, linear, known, _solve_with_load)
+        if best is None:
             raise InfeasibleError(why_infeasible(graph)) from None
-        return describe_assignment(graph, linear, share_bound(graph), began)
-    known = largest_load(graph, linear) if linear is not None else np.inf
+        return describe_assignment(graph, best, share_bound(graph), began)
     device = _solve(graph, downsets, known, progress)
     if device is None:
         raise InfeasibleError(why_infeasible(graph))
@@ -116,6 +118,14 @@ def split_contiguous(
 def _chain_downsets(count: int) -> Downsets:
     """Return the downsets of a chain: the prefixes of one topological order."""
     return enumerate_downsets(count, [(node, node + 1) for node in range(count - 1)])
+
+
+def _solve_with_load(
+    graph: UnitGraph, downsets: Downsets, known: float
+) -> tuple[list[Device] | None, float]:
+    """Return the devices of the best split and its load; None and infinity if all are above."""
+    devices = _solve(graph, downsets, known, None)
+    return devices, np.inf if devices is None else largest_load(graph, devices)
 
 
 def _solve(
@@ -136,17 +146,20 @@ def _solve(
         np.zeros((count, 5)),
     )
     steps = (downsets.grow_start, downsets.grow_node, downsets.grow_to)
-    arrays, memory = _arrays(graph), graph.memory_bytes
-    rest = left_over(steps, np.asarray(least_latencies(graph), dtype=np.float64))
+    arrays, memory = graph_arrays(graph), graph.memory_bytes
+    least = np.asarray(least_latencies(graph), dtype=np.float64)
+    rest, speed = left_over(steps, least), _speeds(graph)
     for begin in range(0, count, CHUNK):
         end = min(begin + CHUNK, count)
-        relax_downsets(begin, end, downsets.bits, steps, arrays, memory, known, rest, table, queue)
+        relax_downsets(
+            begin, end, downsets.bits, steps, arrays, memory, known, rest, speed, table, queue
+        )
         if progress is not None:
             progress(end, count)
     return _walk_back(downsets, table)
 
 
-def _arrays(graph: UnitGraph) -> GraphArrays:
+def graph_arrays(graph: UnitGraph) -> GraphArrays:
     """Return the graph as arrays."""
     units = np.array([(u.accelerator_latency, u.cpu_latency, u.size_bytes) for u in graph.units])
     touch_start, touch = _flatten(graph.tensors_of_unit)
@@ -242,10 +255,21 @@ def least_latencies(graph: UnitGraph) -> list[float]:
     return latencies
 
 
+def _speeds(graph: UnitGraph) -> FloatArray:
+    """Return the most least latency that an accelerator, and a CPU, does in a unit of time."""
+    pairs = zip(graph.units, least_latencies(graph), strict=True)
+    busy = [(least / u.accelerator_latency, least / u.cpu_latency) for u, least in pairs if least]
+    return np.max(busy, axis=0, initial=0.0) if busy else np.zeros(2)
+
+
 def share_bound(graph: UnitGraph) -> float:
-    """Bound the largest load from below, by the least work spread evenly and by each unit alone."""
+    """Bound the largest load from below, by the least work spread evenly and by each unit alone.
+
+    A CPU gets less of the work than an accelerator, by the ratio of their latencies.
+    """
     cheapest = least_latencies(graph)
-    return max(sum(cheapest) / (graph.accelerators + graph.cpus), max(cheapest))
+    capacity = float(_speeds(graph) @ (graph.accelerators, graph.cpus))
+    return max(sum(cheapest) / capacity if capacity > 0.0 else 0.0, *cheapest)
 
 
 def why_infeasible(graph: UnitGraph) -> str:

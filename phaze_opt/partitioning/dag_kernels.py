@@ -12,7 +12,7 @@ Words = NDArray[np.uint64]
 
 DownsetSteps = tuple[IntArray, IntArray, IntArray]
 """``grow_start``, ``grow_node`` and ``grow_to`` of `downsets.Downsets`."""
-_STEPS_TYPE = "UniTuple(i8[::1], 3)"
+STEPS_TYPE = "UniTuple(i8[::1], 3)"
 
 GraphArrays = tuple[FloatArray, IntArray, IntArray, IntArray, IntArray, FloatArray]
 """A graph of units:
@@ -22,7 +22,7 @@ GraphArrays = tuple[FloatArray, IntArray, IntArray, IntArray, IntArray, FloatArr
 - end_start, ends: where the ends of each tensor begin, and all ends, each producer first;
 - costs (tensors,): time of one transfer.
 """
-_GRAPH_TYPE = "Tuple((f8[:, ::1], i8[::1], i8[::1], i8[::1], i8[::1], f8[::1]))"
+GRAPH_TYPE = "Tuple((f8[:, ::1], i8[::1], i8[::1], i8[::1], i8[::1], f8[::1]))"
 
 DownsetTable = tuple[FloatArray, NDArray[np.int32], BoolArray]
 """The dynamic program, each (downsets, accelerators + 1, CPUs + 1): least largest load of a downset
@@ -36,7 +36,7 @@ transfers, and transfers that remain however the stage grows."""
 _QUEUE_TYPE = "Tuple((i4[::1], i8[::1], f8[:, ::1]))"
 
 
-@lazily_compiled(f"f8[::1]({_STEPS_TYPE}, f8[::1])")
+@lazily_compiled(f"f8[::1]({STEPS_TYPE}, f8[::1])")
 def left_over(steps: DownsetSteps, latencies: FloatArray) -> FloatArray:
     """Return, per downset, the sum of the latencies of the units outside it."""
     grow_start, grow_node, grow_to = steps
@@ -61,7 +61,7 @@ def _in_stage(bits: Words, smaller: int, larger: int, unit: int) -> bool:
 
 
 @inlined
-def _transfer_change(
+def transfer_change(
     bits: Words, smaller: int, larger: int, unit: int, graph: GraphArrays
 ) -> tuple[float, float]:
     """Return how ``unit`` changes the transfers of the stage it joins, and how much of that stays.
@@ -120,6 +120,7 @@ def _relax(
     cpu_load: float,
     limit: float,
     rest: FloatArray,
+    speed: FloatArray,
     table: DownsetTable,
 ) -> None:
     """Try a stage on an accelerator and on a CPU, for all numbers of devices used before it.
@@ -128,7 +129,7 @@ def _relax(
     """
     least, origin, on_cpu = table
     accelerators, cpus = least.shape[1] - 1, least.shape[2] - 1
-    needed = int(np.ceil(rest[larger] / limit - 1e-6)) if limit > 0.0 else 0
+    needed = rest[larger] / limit - 1e-6 if limit > 0.0 else 0.0
     for cpu in range(2):
         load = cpu_load if cpu else accelerator_load
         if load > limit:
@@ -136,7 +137,7 @@ def _relax(
         for a in range(accelerators + cpu):
             for c in range(cpus + 1 - cpu):
                 to_a, to_c = a + 1 - cpu, c + cpu
-                if accelerators - to_a + cpus - to_c < needed:
+                if (accelerators - to_a) * speed[0] + (cpus - to_c) * speed[1] < needed:
                     continue
                 value = max(load, least[smaller, a, c])
                 if value < least[larger, to_a, to_c]:
@@ -146,8 +147,8 @@ def _relax(
 
 
 @lazily_compiled(
-    f"void(i8, i8, u8[:, ::1], {_STEPS_TYPE}, {_GRAPH_TYPE}, f8, f8, f8[::1], {_TABLE_TYPE},"
-    f" {_QUEUE_TYPE})",
+    f"void(i8, i8, u8[:, ::1], {STEPS_TYPE}, {GRAPH_TYPE}, f8, f8, f8[::1], f8[::1],"
+    f" {_TABLE_TYPE}, {_QUEUE_TYPE})",
     allocates=False,
 )
 def relax_downsets(
@@ -159,6 +160,7 @@ def relax_downsets(
     memory: float,
     known: float,
     rest: FloatArray,
+    speed: FloatArray,
     table: DownsetTable,
     queue: StageQueue,
 ) -> None:
@@ -181,7 +183,10 @@ def relax_downsets(
     known
         Upper bound on the least largest load.
     rest
-        (downsets,): from `left_over`.
+        (downsets,): from `left_over`, of the units' least latencies.
+    speed
+        (2,): the largest part of its own latency that the least latency of a unit is, on an
+        accelerator and on a CPU.
     """
     grow_start, grow_node, grow_to = steps
     units = graph[0]
@@ -207,7 +212,7 @@ def relax_downsets(
                 fits = accelerators and latency <= limit and size <= memory
                 if not fits and not (cpus and cpu_load <= limit):
                     continue
-                change, for_good = _transfer_change(bits, smaller, larger, unit, graph)
+                change, for_good = transfer_change(bits, smaller, larger, unit, graph)
                 transfers, stays = totals[head, 3] + change, totals[head, 4] + for_good
                 fits = fits and latency + stays <= limit
                 if not fits and not (cpus and cpu_load <= limit):
@@ -220,5 +225,5 @@ def relax_downsets(
                 totals[tail, 4] = stays
                 tail += 1
                 load = latency + transfers if fits else np.inf
-                _relax(smaller, larger, load, cpu_load, limit, rest, table)
+                _relax(smaller, larger, load, cpu_load, limit, rest, speed, table)
             head += 1

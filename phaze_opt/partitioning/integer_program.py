@@ -1,4 +1,6 @@
-"""Splits that need not be contiguous, and least latency, as integer programs for CP-SAT.
+"""Splits that need not be contiguous, and least latency, with integer programs for CP-SAT.
+
+Least latency is left to the program only where `latency_search` has no proof.
 
 The two programs are those of M. Tarnawski et al., "Efficient algorithms for device placement of
 DNN graph operators" (NeurIPS 2020), sections 3 and 4. Costs are rounded down to integers, so that
@@ -24,7 +26,9 @@ from phaze_opt.partitioning.dag import (
     why_infeasible,
 )
 from phaze_opt.partitioning.dnn_format import DnnProblem
+from phaze_opt.partitioning.downsets import TooManyDownsetsError
 from phaze_opt.partitioning.latency import CPU, finishes, greedy, latency_of, longest_path
+from phaze_opt.partitioning.latency_search import STEPS_PER_S, search_latency
 from phaze_opt.partitioning.unit_graph import UnitGraph, build_unit_graph
 
 STEPS = 10**9
@@ -83,7 +87,8 @@ def least_latency(
     problem
         The file's content, without backward operators.
     deterministic_s
-        Largest effort. The answer is never worse than the greedy placements.
+        Largest effort of the dynamic program over downsets, and of the integer program for what
+        that leaves open. The answer is never worse than the greedy placements.
 
     Raises
     ------
@@ -98,25 +103,43 @@ def least_latency(
             "Latency is defined for inference graphs, but this one has backward nodes."
         )
     graph = build_unit_graph(problem)
-    least = longest_path(graph)
-    known = greedy(graph)
-    value = latency_of(graph, known)
-    hint = known if math.isfinite(value) else None
-    model = _SplitModel(graph, value if hint is not None else None)
-    model.minimise_latency()
-    better, bound = model.solve(hint, deterministic_s)
-    options = [device for device in (hint, better) if device is not None]
-    best = min(options, key=lambda device: latency_of(graph, device), default=None)
-    if best is None or math.isinf(latency_of(graph, best)):
+    bound, options = longest_path(graph), [greedy(graph)]
+    least = latency_of(graph, options[0])
+    try:
+        found, below = search_latency(graph, least, round(deterministic_s * STEPS_PER_S))
+        bound = max(bound, below)
+        options += [found] if found is not None else []
+    except TooManyDownsetsError:
+        pass
+    best = _shortest(graph, options)
+    if bound < latency_of(graph, best) * (1.0 - PROVEN):
+        # What the exact search leaves open: as good a start as there is, then CP-SAT.
+        contiguous = _contiguous_devices(problem, graph)
+        if contiguous is not None:
+            options.append([max(number, CPU) for number in contiguous])
+        best = _shortest(graph, options)
+        value = latency_of(graph, best)
+        hint = best if math.isfinite(value) else None
+        model = _SplitModel(graph, value if hint is not None else None)
+        model.minimise_latency()
+        better, below = model.solve(hint, deterministic_s)
+        bound = max(bound, below)
+        best = _shortest(graph, [best] if better is None else [best, better])
+    if math.isinf(latency_of(graph, best)):
         raise InfeasibleError(why_infeasible(graph))
     return describe_assignment(
         graph,
         _group_by_device(best),
-        max(bound, least),
+        bound,
         began,
         value=latency_of(graph, best),
         rounding=PROVEN,
     )
+
+
+def _shortest(graph: UnitGraph, options: Sequence[list[int]]) -> list[int]:
+    """Return the placement with the least latency, the first of equal ones."""
+    return min(options, key=lambda device: latency_of(graph, device))
 
 
 def _contiguous_devices(problem: DnnProblem, graph: UnitGraph) -> list[int] | None:

@@ -9,8 +9,8 @@ operator that costs nothing and has a single neighbour joins the unit of this ne
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import networkx as nx
 
@@ -208,6 +208,53 @@ def _unit_graph(problem: DnnProblem, group: list[int], edges: list[tuple[int, in
         # More devices than units cannot be used.
         accelerators=min(problem.accelerators, len(members)),
         cpus=min(problem.cpus, len(members)),
+    )
+
+
+def merge_units(graph: UnitGraph, group: Sequence[int]) -> tuple[UnitGraph, list[int]]:
+    """Merge units.
+
+    Parameters
+    ----------
+    graph
+        Units and devices.
+    group
+        A number for every unit; equal ones are merged, which may make no cycle.
+
+    Returns
+    -------
+    The merged graph, whose units hold the operators of theirs, and the merged unit of every unit.
+    """
+    order = nx.DiGraph()
+    order.add_nodes_from(sorted(set(group)))
+    pairs = {(group[source], group[destination]) for source, destination in graph.edges}
+    order.add_edges_from(sorted(pair for pair in pairs if pair[0] != pair[1]))
+    position = {old: new for new, old in enumerate(_depth_first(order))}
+    unit_of = [position[number] for number in group]
+    units: list[list[Unit]] = [[] for _ in position]
+    for number, unit in zip(unit_of, graph.units, strict=True):
+        units[number].append(unit)
+    costs: dict[tuple[int, tuple[int, ...]], float] = {}
+    for tensor in graph.tensors:
+        producer = unit_of[tensor.producer]
+        users = tuple(sorted({unit_of[unit] for unit in tensor.consumers} - {producer}))
+        if users:
+            costs[producer, users] = costs.get((producer, users), 0.0) + tensor.cost
+    merged = replace(
+        graph,
+        units=tuple(map(_merged_unit, units)),
+        edges=tuple(sorted((position[source], position[to]) for source, to in order.edges)),
+        tensors=tuple(Transfer(*ends, cost) for ends, cost in sorted(costs.items())),
+    )
+    return merged, unit_of
+
+
+def _merged_unit(units: Sequence[Unit]) -> Unit:
+    return Unit(
+        members=tuple(sorted(member for unit in units for member in unit.members)),
+        accelerator_latency=sum(unit.accelerator_latency for unit in units),
+        cpu_latency=sum(unit.cpu_latency for unit in units),
+        size_bytes=sum(unit.size_bytes for unit in units),
     )
 
 

@@ -18,9 +18,6 @@ from phaze_opt.workload.recipes import has_loss, narrow_attention, quantised
 
 Pass = TypeVar("Pass")
 
-AGAIN: Mapping[str, str | None] = {"none": None, "selective": "recompute", "full": "forward"}
-"""Which pass runs again before the backward, by `Training.recompute`."""
-
 fuse_once = lru_cache(maxsize=1024)(fuse)
 
 
@@ -50,12 +47,54 @@ def precisions_of(layer: Layer, training: Training) -> tuple[PrecisionName, Atte
     return "bf16" if has_loss(layer) else training.precision, training.attention_precision
 
 
+@lru_cache(maxsize=256)
+def until_needed(forward: OperatorGraph, output_bytes: int) -> OperatorGraph:
+    """Return a forward up to what its backward needs: see `Training.recompute_early_stop`.
+
+    Parameters
+    ----------
+    forward
+        Of a layer.
+    output_bytes
+        Of its result, which the next layer keeps.
+    """
+    kept = [
+        tensor
+        for tensor in forward.tensors
+        if tensor.outlives
+        and tensor.kind == "activation"
+        and (tensor.readers or tensor.elements * tensor.element_bytes != output_bytes)
+    ]
+    needed = [writer for tensor in kept for writer, _ in tensor.writers]
+    readers = {read.operator for tensor in kept for read in tensor.readers}
+    needed += [index for index in readers if forward.operators[index].gemms]
+    end = max(needed, default=-1) + 1
+    tensors = []
+    for tensor in forward.tensors:
+        writers = tuple([(writer, count) for writer, count in tensor.writers if writer < end])
+        own = tuple([read for read in tensor.readers if read.operator < end])
+        if writers or own:
+            # What nobody reads any more is written all the same.
+            outlives = tensor.outlives or not own
+            tensors.append(replace(tensor, writers=writers, readers=own, outlives=outlives))
+    return OperatorGraph(forward.operators[:end], tuple(tensors))
+
+
+def again_of(training: Training) -> str | None:
+    """Name the pass that runs again before the backward of layers; ``None`` for none."""
+    if training.recompute == "full" and not training.recompute_early_stop:
+        return "forward"
+    return None if training.recompute == "none" else "recompute"
+
+
 def graphs_of(layer: Layer, training: Training) -> dict[str, OperatorGraph]:
-    """Name the graphs that run, in their precisions: a full recompute runs the forward again."""
+    """Name the graphs that run, in their precisions: see `again_of` for the recompute."""
     precision, attention_precision = precisions_of(layer, training)
     graphs = {"forward": layer.forward, "backward": layer.backward}
     if training.recompute == "selective":
         graphs["recompute"] = layer.selective_recompute
+    elif again_of(training) == "recompute":
+        graphs["recompute"] = until_needed(layer.forward, layer.output_bytes)
     if attention_precision != "bf16":
         graphs = {
             name: narrow_attention(
@@ -87,7 +126,7 @@ def again_in(layer: Layer, training: Training) -> str | None:
 
     Nothing does where the layer has no backward, since neither it nor what is before it is trained.
     """
-    return AGAIN[training.recompute] if layer.has_backward else None
+    return again_of(training) if layer.has_backward else None
 
 
 def runs_again(layer: Layer, passes: Mapping[str, Pass], training: Training) -> Pass | None:

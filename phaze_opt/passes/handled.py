@@ -12,7 +12,7 @@ from typing import Any
 from phaze_opt.errors import InputError
 from phaze_opt.hardware.accelerator import Accelerator
 from phaze_opt.hardware.buildable import check_training
-from phaze_opt.precision import ATTENTION_PRECISIONS, PRECISIONS
+from phaze_opt.precision import ATTENTION_PRECISIONS, RECIPES
 from phaze_opt.training import ZERO_BUBBLE, Training
 
 _EVERY: tuple[object, ...] = ()
@@ -24,9 +24,10 @@ HANDLED: Mapping[str, Mapping[str, tuple[object, ...]]] = {
         "recompute": ("none", "selective", "full"),
         "overlap": ("none", "partial", "data", "experts", "all"),
         "residency": (False, True),
+        "recompute_early_stop": (False, True),
         "gather_copies": (False, True),
         "gradient_dtype": (None, "fp32", "bf16"),
-        "precision": tuple(PRECISIONS),
+        "precision": RECIPES,
         "fp8_primary_weights": (False, True),
         "fp8_param_gather": (False, True),
         "attention_precision": ATTENTION_PRECISIONS,
@@ -73,6 +74,8 @@ HANDLED: Mapping[str, Mapping[str, tuple[object, ...]]] = {
             *("fp8_ratio", "fp4_ratio", "int8_ratio"),
             "fp8_column_copies",  # on which the training depends
             "tdp_w",  # on which nothing depends
+            *("process_node", "memory_kind"),  # of the energies
+            *("die_mm2", "dies_per_package"),  # of the cost
             "host_link_bytes_per_s",  # however fast, the bounds hold
         ),
         _EVERY,
@@ -88,6 +91,7 @@ HANDLED: Mapping[str, Mapping[str, tuple[object, ...]]] = {
             *("attention_fp8_rate", "attention_fp8_backward_rate"),
             *("attention_mxfp8_rate", "attention_mxfp8_backward_rate"),
             *("fp8_efficiency", "fp8_block_efficiency", "fp4_efficiency", "int8_efficiency"),
+            "fp8_block_gradient_efficiency",
             # Of other chips of the name, which are evaluated by themselves.
             *("array_rate_low", "array_rate_high", "hbm_rate_low", "hbm_rate_high"),
             "burst_clock_hz",  # of isolated operators only

@@ -7,17 +7,19 @@ between stages and replicas is left out, since a placement may have none.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from phaze_opt.arrays import FloatArray
 from phaze_opt.choices import FusionMode
-from phaze_opt.hardware.energy import energy_constants
+from phaze_opt.hardware.accelerator import Accelerator
+from phaze_opt.hardware.energy import energy_per_event
 from phaze_opt.passes.bare_layers import bare_chain
 from phaze_opt.passes.graphs import again_in, fuse_once, graphs_of
 from phaze_opt.passes.handled import check_handled
 from phaze_opt.passes.layer_cost import local_parameters
 from phaze_opt.training import Training
-from phaze_opt.units import J_PER_PJ
 from phaze_opt.workload.graph import OperatorGraph, WorkloadVariant
 
 
@@ -50,6 +52,7 @@ def least_batch_energy_j(
     training: Training,
     fusion: FusionMode,
     passes_j: FloatArray,
+    chips: Sequence[Accelerator],
 ) -> FloatArray:
     """Bound the dynamic energy of one batch on all devices from below, at one tensor degree.
 
@@ -63,6 +66,8 @@ def least_batch_energy_j(
         How operators are fused.
     passes_j : (graphs, chips)
         Least energy of one execution of each of the `fused_passes`.
+    chips
+        The chips.
 
     Returns
     -------
@@ -81,5 +86,5 @@ def least_batch_energy_j(
     parameters = local_parameters(bare_chain(variant, training, fusion))
     once_bytes = training.step_bytes + training.cast_bytes
     state_bytes = parameters * (once_bytes + microbatches * sum(training.copy_bytes))
-    hbm_j = state_bytes * energy_constants().hbm_pj_per_byte * J_PER_PJ
+    hbm_j = state_bytes * np.ravel(energy_per_event(chips).hbm_j_per_byte)
     return np.asarray(variant.tensor_parallel * (microbatches * microbatch_j + hbm_j))

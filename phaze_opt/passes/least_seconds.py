@@ -37,7 +37,7 @@ from phaze_opt.network.cluster import Cluster
 from phaze_opt.passes.bare_layers import copies_s
 from phaze_opt.passes.chunked_collectives import beside_products, of_tensor_groups
 from phaze_opt.passes.estimates import with_lane_rate
-from phaze_opt.passes.graphs import AGAIN, as_estimated, default_fusion, fuse_once, graphs_of
+from phaze_opt.passes.graphs import again_of, as_estimated, default_fusion, fuse_once, graphs_of
 from phaze_opt.passes.handled import check_handled
 from phaze_opt.passes.launches import host_s
 from phaze_opt.passes.layer_cost import LeastLayers
@@ -159,7 +159,7 @@ def _layers(
     graphs = [fuse_once(graph, fusion) for of_layer in passes for graph in of_layer.values()]
     least_s = bound(tuple(graphs), chips, run._replace(training=as_estimated(training)))
     directions = [name for of_layer in passes for name in of_layer]
-    again, copies_s = AGAIN[training.recompute], _copies_s(variant, chips, training)
+    again, copies_s = again_of(training), _copies_s(variant, chips, training)
     runs_again = np.array([[layer.has_backward] for layer in variant.layers])
 
     def joined(

@@ -14,7 +14,7 @@ from phaze_opt.estimator.traffic import ENERGY_LEVELS
 from phaze_opt.hardware.accelerator import Accelerator
 from phaze_opt.on_demand import cached_property
 from phaze_opt.passes.estimates import EstimatedLayers, EstimatedPass
-from phaze_opt.passes.graphs import AGAIN
+from phaze_opt.passes.graphs import again_of
 from phaze_opt.passes.layer_cost import PassCost
 from phaze_opt.passes.residency import with_hbm_bytes
 from phaze_opt.passes.totals import BoundOperators, totals_in_modes
@@ -195,7 +195,7 @@ def run_layers(
         passes = {
             estimated.direction: _run_pass(estimated, cache, method) for estimated in of_layer
         }
-        return ScheduledLayer(passes, AGAIN[training.recompute])
+        return ScheduledLayer(passes, again_of(training))
 
     return tuple(map(run, layers.passes))
 

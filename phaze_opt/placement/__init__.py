@@ -18,7 +18,9 @@ degree, a cluster, training options, the memory of a device) and gives a
   of thousands of layers, by what their stages can hold (`deep_stages`).
 - `closed_form`: the sums that those share, inlined into compiled loops.
 - `pipeline`: the event replay, `zero_bubble`: that of backwards in two parts, and their orders;
-  `timing`: the time of a batch; `describe`: the answer in full.
+  `timing`: the time of a batch; `stage_kinds`: that of stages on devices that differ; `describe`:
+  the answer in full, `chunk_exchanges`: what its chunks exchange for a microbatch, each kind apart.
+- `kinds`: a pipeline over several kinds of device, with `kind_splits` of it.
 - `least`: lower bound of the time over all placements, for many accelerators at once; its tables
   are in `least_candidates`, its loops in `least_times` and `least_splits`.
 - `most_times`: no placement that is chosen takes longer, for many accelerators at once.
@@ -38,7 +40,7 @@ Where a formula stands, that loops and bounds call too:
   `split_bounds`; of all splits of a candidate, at a glance: `chain_bounds.least_times`, with
   `chain_bounds.filled_s`
 - lower bound over all splits: the docstring of `least_splits`; without them
-  `least_times._pipelined_s`
+  `least_times._pipelined_s`; what the last stages of a split add to it: `split_bounds.precede`
 - least time of a tensor degree by its work alone: `chain_bounds.least_of_work`
 - microbatches in flight: `closed_form.held_at`, `pipeline.interleaved_in_flight`
 - frozen weights of a stage: `phaze_opt.passes.layer_cost.local_frozen_parameters`

@@ -319,7 +319,7 @@ class _Collector:
         divides = (chunks == 1) | (microbatches % pipeline == 0)
         inside = order == RANK_ORDERS.index(REPLICAS_INSIDE)
         # On a switch, messages between neighbours of any distance are alike.
-        switched = np.array([each.topology == "switch" for each in costs.problem.cluster.levels])
+        switched = np.array([each.is_uniform for each in costs.problem.cluster.levels])
         stride = np.where((pipeline == 1) | switched[level], 0, np.where(inside, data, 1))
         first, link = distinct_rows(np.column_stack([level, pipeline == 1, stride]))
         linked = [

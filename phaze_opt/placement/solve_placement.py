@@ -13,6 +13,7 @@ from functools import lru_cache
 
 import numpy as np
 
+from phaze_opt.arrays import IntArray
 from phaze_opt.degrees import Degrees, order_of_text
 from phaze_opt.errors import InfeasibleError, InputError
 from phaze_opt.placement.best import best_placement, layout_fits
@@ -104,8 +105,7 @@ def place_again(problem: PlacementProblem, placement: Placement) -> Placement:
     candidate = Candidate.of(degrees, order_of_text(placement.rank_order))
     if problem.training.interleave > 1:
         return evaluate_interleaved(costs, candidate)
-    sizes = [len(stage.layers) for stage in placement.stages]
-    starts = np.cumsum([0, *sizes[:-1]], dtype=np.int64)
+    starts = layer_starts(placement)
     if is_deep(problem):
         again = place_split(problem, candidate, starts)
         if again is not None:
@@ -117,6 +117,12 @@ def place_again(problem: PlacementProblem, placement: Placement) -> Placement:
     if problem.training.splits_backward:
         return place_split_backward(costs, [with_split_backward(costs, layout)])
     return describe(costs, *with_fastest_gathers(costs, layout))
+
+
+def layer_starts(placement: Placement) -> IntArray:
+    """Return the first layers of the stages of a placement, each of one chunk."""
+    sizes = [len(stage.layers) for stage in placement.stages]
+    return np.cumsum([0, *sizes[:-1]], dtype=np.int64)
 
 
 def _check(problem: PlacementProblem) -> None:

@@ -45,8 +45,8 @@ FRONT = 6
 
 # Rows of `least_of_rest`: least sums of L − saving, 2·L − saving, and L; what is to be added to
 # the front's ARRIVAL and AFTER, or to its ARRIVAL alone; and the time whatever comes before.
-_ONCE, _BOTH_WAYS, _LOADS, _BETWEEN, _FROM, _ALONE = range(6)
-_REST = 6
+_ONCE, _BOTH_WAYS, LOADS, _BETWEEN, _FROM, _ALONE = range(6)
+REST = 6
 
 
 @compiled_as("float64[:,::1], float64[:,::1], float64[:,::1], float64, int64[:,::1], boolean")
@@ -157,8 +157,81 @@ def bound_s(front: FloatArray, rest: FloatArray, place: int, layer: int, all_hel
     least = max(least, arrival + after + rest[_BETWEEN, place, layer])
     begun = last if all_held else arrival
     least = max(least, begun + front[FIRST] + rest[_ONCE, place, layer])
-    least = max(least, last + after + rest[_LOADS, place, layer])
+    least = max(least, last + after + rest[LOADS, place, layer])
     return float(max(least, arrival + front[TWICE] + after + rest[_BOTH_WAYS, place, layer]))
+
+
+@inlined
+def precede(
+    rest: FloatArray,
+    place: int,
+    i: int,
+    after: int,
+    j: int,
+    forward: float,
+    backward: float,
+    saving: float,
+    head: float,
+    tail: float,
+    again: int,
+    microbatches: int,
+    all_held: bool,
+    before_s: float,
+    limit_s: float,
+) -> bool:
+    """Let a stage come before some last stages, in the tables of what these add at least.
+
+    Parameters
+    ----------
+    rest
+        See `least_of_rest`; the rows of ``place`` and ``i`` become no larger.
+    place, i, after, j
+        The stages from this one on and their first layer, and those after it and theirs.
+    forward, backward, saving, head, tail
+        Of the stage.
+    again, microbatches
+        Those that are not in flight at the stage; per batch.
+    all_held
+        Whether every stage holds all microbatches (GPipe).
+    before_s, limit_s
+        What stages before it add at least, and what takes as long with them: that is left out.
+
+    Returns
+    -------
+    Whether it takes less.
+    """
+    load, once = forward + backward, forward + backward - saving
+    own = busy_s(microbatches, load, saving)
+    first = after_first_s(once, microbatches, again, forward, backward)
+    if all_held:
+        first += (microbatches - 1) * forward
+    own = max(own, first + rest[_ONCE, after, j])
+    loads = rest[LOADS, after, j]
+    last = microbatches * forward + (again + 1) * backward + loads
+    if again > 0:
+        last -= saving
+        own = max(own, once + again * load + rest[_BOTH_WAYS, after, j])
+    own = max(own, last, load + rest[_BETWEEN, after, j])
+    if before_s + own >= limit_s:
+        return False
+    first_of = max(tail + own, forward + rest[_FROM, after, j])
+    alone = max(head + first_of, rest[_ALONE, after, j])
+    rest[_ONCE, place, i] = min(rest[_ONCE, place, i], once + rest[_ONCE, after, j])
+    both_ways = load + once + rest[_BOTH_WAYS, after, j]
+    rest[_BOTH_WAYS, place, i] = min(rest[_BOTH_WAYS, place, i], both_ways)
+    rest[LOADS, place, i] = min(rest[LOADS, place, i], load + loads)
+    rest[_BETWEEN, place, i] = min(rest[_BETWEEN, place, i], own)
+    rest[_FROM, place, i] = min(rest[_FROM, place, i], first_of)
+    rest[_ALONE, place, i] = min(rest[_ALONE, place, i], alone)
+    return True
+
+
+@inlined
+def nothing_follows(rest: FloatArray, layers: int) -> None:
+    """Begin the tables of `least_of_rest` with no stage after the last layer."""
+    rest[_ONCE, 0, layers] = rest[_BOTH_WAYS, 0, layers] = rest[LOADS, 0, layers] = 0.0
+    for row in (_BETWEEN, _FROM, _ALONE):
+        rest[row, 0, layers] = -np.inf
 
 
 @callee("float64[:,:,::1](SplitWork, float64[:,::1], float64[:,::1], int64[::1], int64, float64)")
@@ -190,10 +263,8 @@ def least_of_rest(
     """
     forward_s, backward_s, parameters, saving_s_per_parameter, in_flight_limit, all_held = work
     layers, stages = in_flight_limit.shape[0], len(held) - 1
-    rest = np.full((_REST, stages + 1, layers + 1), np.inf)
-    rest[_ONCE, 0, layers] = rest[_BOTH_WAYS, 0, layers] = rest[_LOADS, 0, layers] = 0.0
-    for row in (_BETWEEN, _FROM, _ALONE):
-        rest[row, 0, layers] = -np.inf
+    rest = np.full((REST, stages + 1, layers + 1), np.inf)
+    nothing_follows(rest, layers)
     # How far a stage that begins with a layer, and the first so many stages, may reach.
     reach = np.zeros(layers + 1, np.int64)
     furthest = np.zeros(stages + 1, np.int64)
@@ -218,37 +289,26 @@ def least_of_rest(
         again, any_fits = microbatches - held[place], False
         for i in range(min(layers - place, furthest[stages - place]), stages - place - 1, -1):
             for j in range(min(layers - place + 1, reach[i]), i, -1):
-                loads = rest[_LOADS, place - 1, j]
-                if in_flight_limit[i, j] < held[place] or loads == np.inf:
+                if in_flight_limit[i, j] < held[place] or rest[LOADS, place - 1, j] == np.inf:
                     continue
-                forward, backward = forward_s[i, j], backward_s[i, j]
                 saving = parameters[i, j] * saving_s_per_parameter
-                load, once = forward + backward, forward + backward - saving
-                own = busy_s(microbatches, load, saving)
-                first = after_first_s(once, microbatches, again, forward, backward)
-                if all_held:
-                    first += (microbatches - 1) * forward
-                own = max(own, first + rest[_ONCE, place - 1, j])
-                last = microbatches * forward + (again + 1) * backward + loads
-                if again > 0:
-                    last -= saving
-                    twice = once + again * load + rest[_BOTH_WAYS, place - 1, j]
-                    own = max(own, twice)
-                own = max(own, last, load + rest[_BETWEEN, place - 1, j])
-                if before[i] + own >= limit_s:
-                    continue
-                any_fits = True
-                first_of = max(tail_s[i, j] + own, forward + rest[_FROM, place - 1, j])
-                alone = head_s[i, j] + first_of
-                alone = max(alone, rest[_ALONE, place - 1, j])
-                here = rest[:, place, i]
-                here[_ONCE] = min(here[_ONCE], once + rest[_ONCE, place - 1, j])
-                both_ways = load + once + rest[_BOTH_WAYS, place - 1, j]
-                here[_BOTH_WAYS] = min(here[_BOTH_WAYS], both_ways)
-                here[_LOADS] = min(here[_LOADS], load + loads)
-                here[_BETWEEN] = min(here[_BETWEEN], own)
-                here[_FROM] = min(here[_FROM], first_of)
-                here[_ALONE] = min(here[_ALONE], alone)
+                any_fits |= precede(
+                    rest,
+                    place,
+                    i,
+                    place - 1,
+                    j,
+                    forward_s[i, j],
+                    backward_s[i, j],
+                    saving,
+                    head_s[i, j],
+                    tail_s[i, j],
+                    again,
+                    microbatches,
+                    all_held,
+                    before[i],
+                    limit_s,
+                )
         if not any_fits:
             break
     return rest

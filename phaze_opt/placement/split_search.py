@@ -53,7 +53,7 @@ def _before(keys: FloatArray, a: int, b: int) -> bool:
 
 
 @inlined
-def _push(heap: IntArray, size: int, keys: FloatArray, entry: int) -> None:
+def push(heap: IntArray, size: int, keys: FloatArray, entry: int) -> None:
     """Add an entry to a heap of some size."""
     place = size
     while place > 0:
@@ -66,7 +66,7 @@ def _push(heap: IntArray, size: int, keys: FloatArray, entry: int) -> None:
 
 
 @inlined
-def _pop(heap: IntArray, size: int, keys: FloatArray) -> int:
+def pop(heap: IntArray, size: int, keys: FloatArray) -> int:
     """Take the first entry out of a heap of some size, which then has one less."""
     first, last = heap[0], heap[size - 1]
     place, count = 0, size - 1
@@ -178,7 +178,7 @@ def search_splits(
     limits = held[:0:-1].copy()
     done, split = np.empty((5, stages)), np.empty(stages + 1, np.int64)
     while size > 0:
-        entry = _pop(heap, size, keys)
+        entry = pop(heap, size, keys)
         size -= 1
         if keys[entry] >= best_s * (1.0 - PROVEN) or steps >= most_steps:
             return best_s, starts, keys[entry], steps
@@ -222,7 +222,7 @@ def search_splits(
                 continue
             keys[used] = max(longer_s, keys[entry])
             origin[used, 0], origin[used, 1], origin[used, 2] = stage + 1, j, entry
-            _push(heap, size, keys, used)
+            push(heap, size, keys, used)
             used += 1
             size += 1
     return best_s, starts, best_s, steps

@@ -166,10 +166,10 @@ def replayed(costs: CandidateCosts, layout: Layout) -> Replayed:
         tails_s = np.array([tail.all_s for tail in tails])
         return Replayed(work, tails, float((done.finish_s + tails_s).max()))
     ends_s = finish_s(work, microbatches, costs.schedule)
-    return Replayed(work, None, float((ends_s + _tail_s(costs, layout)).max()))
+    return Replayed(work, None, float((ends_s + whole_tails_s(costs, layout)).max()))
 
 
-def _tail_s(costs: CandidateCosts, layout: Layout) -> FloatArray:
+def whole_tails_s(costs: CandidateCosts, layout: Layout) -> FloatArray:
     """Return what stages of one chunk do after their last whole backward."""
     where = layout.first[0], layout.last[0]
     tail_s = costs.tail_s(layout.candidate, where)
@@ -190,7 +190,7 @@ def _replayed_split(costs: CandidateCosts, layout: Layout, work: PipelineWork) -
     if layout.chunks == 1:
         own_s = finish_s(work, microbatches) - (first_starts_s(work) - work.head_s[0])
         held = costs.held(layout.candidate)[:0:-1] * split.stash_bytes[0]
-        time_s = float((own_s + _tail_s(costs, layout)).max())
+        time_s = float((own_s + whole_tails_s(costs, layout)).max())
         answers.append(Replayed(work, None, time_s, SplitBackward(split, 0, held)))
     if found is not None:
         stages = range(layout.candidate.pipeline)

@@ -7,7 +7,6 @@ anyone waits. No thread can be ended from outside, a process can; another one st
 from __future__ import annotations
 
 import multiprocessing
-import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -16,6 +15,7 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 
+from phaze_opt.child_processes import begin_in_process
 from phaze_opt.errors import ConflictError, PhazeError
 
 MOST_WAITING = 32
@@ -185,8 +185,7 @@ class AnsweringProcess:
 
 def _serve(answer: Answer, first: str, pipe: Connection) -> None:
     """Answer questions until nobody asks any more; runs in the process."""
-    # A terminal sends Ctrl-C to all processes, but the server ends this one.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    begin_in_process()
     answer(first)
     with suppress(EOFError, OSError):
         while True:

@@ -16,6 +16,7 @@ from phaze_opt.report.words import (
     kind_words,
     padding_words,
     placement_words,
+    ranged_words,
 )
 from phaze_opt.units import counted, format_bytes, format_number, format_seconds
 
@@ -51,6 +52,8 @@ def gain_words(resource: str) -> str:
     """Name the change that a gain is of."""
     if resource.startswith("link_"):
         return f"network level {resource.removeprefix('link_')} bandwidth +10 %"
+    if resource.startswith("taper_"):
+        return f"network level {resource.removeprefix('taper_')} taper −10 %"
     return _GAIN_WORDS[resource]
 
 
@@ -100,6 +103,23 @@ def explanation_sentences(explanation: Explanation) -> list[str]:
         _layer_sentence(heavy_layers(explanation.layers)[0]),
         _gain_sentence(explanation.gains),
         _memory_sentence(memory),
+        *_bill_sentences(evaluation),
+    ]
+
+
+def _bill_sentences(evaluation: Evaluation) -> list[str]:
+    """Say what decides what a sample costs: the price of the cluster, or its electricity."""
+    bill = evaluation.bill
+    if bill is None:
+        return []
+    parts = sorted(bill.device_usd.items(), key=lambda part: -part[1].central)
+    (most, usd), *_ = parts
+    price_usd = bill.device_price_usd
+    share = bill.devices * price_usd / bill.tco_usd.central
+    return [
+        f"A million samples cost {ranged_words(bill.cost_usd_per_million_samples, 'USD')}: "
+        f"{share:.0%} of it pays for devices, most of each for its {most} "
+        f"({usd.central / price_usd:.0%}), the rest for electricity."
     ]
 
 

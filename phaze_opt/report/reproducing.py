@@ -50,6 +50,7 @@ _OPTIONS = (
 
 _SWITCHES = {
     "sequence_parallel": "--sequence-parallel",
+    "recompute_early_stop": "--recompute-early-stop",
     "gather_copies": "--gather-copies",
     "fused_accumulation": "--fused-accumulation",
     "fp8_primary_weights": "--fp8-primary-weights",

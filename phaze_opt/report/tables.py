@@ -13,11 +13,13 @@ from phaze_opt.evaluation import Evaluation
 from phaze_opt.hardware.accelerator import Accelerator
 from phaze_opt.hardware.chip_file import derived_numbers
 from phaze_opt.hardware.fields import PEAK_TFLOPS, chip_values, in_units
+from phaze_opt.network.bill import NetworkBill
 from phaze_opt.network.cluster import Cluster
 from phaze_opt.passes.layers import LayerEvaluation
 from phaze_opt.placement.placement_problem import Placement
 from phaze_opt.report.layout import add_row, grid, pairs, section, sentence, shortened
 from phaze_opt.report.words import (
+    degraded_facts,
     evaluation_facts,
     kind_words,
     neighbour_words,
@@ -49,12 +51,14 @@ def evaluation_tables(evaluation: Evaluation, title: str = "") -> RenderableType
     ]
     if evaluation.placement is not None and evaluation.time_per_batch_s is not None:
         parts += [
-            section("Stages", _stage_table(evaluation.placement)),
+            section("Stages", _stage_table(evaluation.placement, evaluation.accelerators)),
             section(
                 "Time of a batch",
                 time_table(evaluation.time_breakdown_s, evaluation.time_per_batch_s),
             ),
         ]
+    if evaluation.degraded is not None:
+        parts.append(section("Degraded", _head_table(degraded_facts(evaluation.degraded))))
     return Group(*parts)
 
 
@@ -95,9 +99,10 @@ def _layer_table(layers: Iterable[LayerEvaluation]) -> Table:
     return table
 
 
-def _stage_table(placement: Placement) -> Table:
-    """Show the pipeline stages; of a long pipeline the first and the last."""
-    table = grid(">stage", "layers", ">devices", ">load", ">memory", ">of which stash")
+def _stage_table(placement: Placement, accelerators: Sequence[str] | None = None) -> Table:
+    """Show the pipeline stages, on which accelerator if that differs; of many first and last."""
+    kinds = ("accelerator",) if accelerators else ()
+    table = grid(">stage", *kinds, "layers", ">devices", ">load", ">memory", ">of which stash")
     count = len(placement.stages)
     for index, stage in enumerate(placement.stages):
         if count > _MOST_STAGES and _MOST_STAGES // 2 <= index < count - 2:
@@ -106,6 +111,7 @@ def _stage_table(placement: Placement) -> Table:
         add_row(
             table,
             str(index),
+            *((accelerators[index],) if accelerators else ()),
             names[0] if len(names) == 1 else f"{names[0]} … {names[-1]} ({len(names)})",
             str(stage.devices),
             format_seconds(stage.load_s),
@@ -266,14 +272,42 @@ def accelerator_numbers(accelerator: Accelerator) -> dict[str, Any]:
     return {**chip_values(accelerator), **derived_numbers(accelerator)}
 
 
+def bill_table(bill: NetworkBill) -> RenderableType:
+    """Show what every level of a network is built of, and what all of it costs and draws."""
+    table = grid("", *(f">level {index}" for index in range(len(bill.levels))), ">all")
+    levels = bill.levels
+    kinds = {
+        "switches, GB/s": "switch_bytes_per_s",
+        "copper, GB/s": "copper_bytes_per_s",
+        "optics, GB/s": "optics_bytes_per_s",
+    }
+    add_row(table, "topology", *(level.topology for level in levels), "")
+    add_row(table, "tiers of switches", *(value_words(level.tiers) for level in levels), "")
+    for name, field in kinds.items():
+        values = [getattr(level, field) / 1e9 for level in levels]
+        add_row(table, name, *map(value_words, values), value_words(sum(values)))
+    for name, field in {"price, USD": "usd", "power, W": "power_w"}.items():
+        ranges = [getattr(each, field) for each in (*levels, bill)]
+        add_row(table, name, *(value_words(each.central) for each in ranges))
+        add_row(
+            table,
+            "",
+            *(f"{value_words(each.low)} – {value_words(each.high)}" for each in ranges),
+        )
+    title = "bandwidths per direction, of all devices together"
+    return Group(sentence(title, style="bold"), table)
+
+
 def cluster_tables(cluster: Cluster) -> RenderableType:
     """Show the levels of a cluster side by side, the innermost first, and their source."""
     levels = cluster.levels
+    tapered = any(level.taper > 1.0 for level in levels)
     table = grid("", *(f">level {index}" for index in range(len(levels))))
     rows: dict[str, Sequence[object]] = {
         "topology": [level.topology for level in levels],
         "joins": [level.group_size or "any number" for level in levels],
         "axes": ["×".join(map(str, level.axes)) or None for level in levels],
+        **({"taper": [level.taper for level in levels]} if tapered else {}),
         "nominal, GB/s": [level.bandwidth_bytes_per_s / 1e9 for level in levels],
         "efficiency": [level.efficiency for level in levels],
         "sustained, GB/s": [level.sustained_bytes_per_s / 1e9 for level in levels],

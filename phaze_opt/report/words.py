@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from phaze_opt.degraded import Degraded, DegradedRun
+from phaze_opt.economics.bill import Bill, Ranged
 from phaze_opt.evaluation import Evaluation
 from phaze_opt.explanation.assumptions import BindingAssumption
 from phaze_opt.hardware.accelerator import Accelerator
@@ -16,6 +18,9 @@ from phaze_opt.units import counted, format_bytes, format_number, format_seconds
 
 if TYPE_CHECKING:
     from phaze_opt.study.proving import PassProofs  # whose module opens databases
+
+_MOST_STAGES = 16
+"""Stages of a longer pipeline are not listed in a sentence."""
 
 RESOURCE_WORDS = {
     "compute": "tensor cores",
@@ -166,7 +171,32 @@ def evaluation_facts(evaluation: Evaluation) -> list[tuple[str, str]]:
         if evaluation.padding_samples:
             facts.append(("padding", padding_words(evaluation.padding_samples)))
         facts.append(("power", power_words(evaluation)))
-    return [*facts, ("area", area_words(evaluation)), ("bound by", binding_words(evaluation))]
+        if evaluation.bill is not None:
+            facts += bill_facts(evaluation.bill)
+    area = [] if evaluation.accelerators else [("area", area_words(evaluation))]
+    return [*facts, *area, ("bound by", binding_words(evaluation))]
+
+
+def degraded_facts(degraded: Degraded) -> list[tuple[str, str]]:
+    """Say what is left of a run on a degraded cluster, as it stands and placed again."""
+    return [
+        ("as it stands", _degraded_words(degraded)),
+        ("placed again", _degraded_words(degraded.replaced)),
+    ]
+
+
+def _degraded_words(run: DegradedRun) -> str:
+    """Say how fast a run on a degraded cluster is, and where; or why there is none."""
+    if run.degrees is None:
+        return f"infeasible: {run.reason}"
+    change = "slower" if run.loss >= 0.0 else "faster"
+    words = (
+        f"{format_number(run.throughput)} samples/s, {abs(run.loss):.1%} {change}: {run.degrees} "
+        f"on {run.devices:,} devices"
+    )
+    if not 1 < len(run.stages) <= _MOST_STAGES:
+        return words
+    return f"{words}, stages of {', '.join(map(str, run.stages))} layers"
 
 
 def _recompute_facts(evaluation: Evaluation) -> list[tuple[str, str]]:
@@ -243,7 +273,7 @@ def neighbour_words(cluster: Cluster) -> Iterator[str]:
             joins += f" = {unit * level.group_size:,} devices" if unit > 1 else ""
             last = f"… {unit * (level.group_size - 1):,}" if level.group_size > 3 else ""
         ranks = [f"{unit * step:,}" for step in range(1, min(3, level.group_size or 3))]
-        if level.topology == "switch":
+        if not level.is_direct:
             near = f"on it, rank 0 reaches ranks {', '.join([*ranks, last]).rstrip(', ')} at once"
         else:
             steps = [unit]
@@ -311,6 +341,38 @@ def power_words(evaluation: Evaluation) -> str:
     if evaluation.is_above_tdp:
         words += f"; more than the {evaluation.tdp_w:,g} W that its board is rated for"
     return words
+
+
+def bill_facts(bill: Bill) -> list[tuple[str, str]]:
+    """Say what a run takes at the wall, costs and emits, and how far that is known."""
+    dies = f"{bill.dies_per_package} × " if bill.dies_per_package > 1 else ""
+    die_mm2 = bill.silicon_mm2 / bill.dies_per_package
+    embodied_kg = sum(part.central for part in bill.embodied_kg.values())
+    return [
+        ("at the wall", f"{ranged_words(bill.wall_power_w_per_device, 'W')} per device"),
+        (
+            "cost",
+            f"{ranged_words(bill.cost_usd_per_million_samples, 'USD')} per million samples; "
+            f"{ranged_words(bill.tco_usd, 'USD')} for the cluster with its electricity; a chip of "
+            f"{dies}{die_mm2:.4g} mm² costs {format_number(bill.made_usd)} USD to make, a device "
+            f"{format_number(bill.device_price_usd)}",
+        ),
+        (
+            "carbon",
+            f"{ranged_words(bill.carbon_kg_per_million_samples, 'kg CO2e')} per million samples; "
+            f"{format_number(embodied_kg)} kg were emitted to make a device",
+        ),
+    ]
+
+
+def ranged_words(figure: Ranged, unit: str) -> str:
+    """Write a figure, by how much it may be off, and its ends."""
+    words = f"{format_number(figure.central)} {unit}"
+    most = max(figure.high - figure.central, figure.central - figure.low)
+    if most == 0.0:
+        return words
+    span = f"{format_number(figure.low)} to {format_number(figure.high)}"
+    return f"{words} ± {most / figure.central:.0%} ({span})"
 
 
 def power_warning(evaluation: Evaluation) -> str:

@@ -16,13 +16,16 @@ from phaze_opt.errors import InputError, unknown_name
 from phaze_opt.hardware.fields import ALIASES, CALIBRATION, FIELD_TYPES, PEAK_TFLOPS
 from phaze_opt.limits import MOST_SAMPLES
 from phaze_opt.network.cluster_file import LEVEL_ALIASES
-from phaze_opt.network.level_values import NETWORK, level_field
+from phaze_opt.network.level_values import NETWORK, TOPOLOGIES, level_field
 from phaze_opt.spec.axes import RULE, Scalar
 from phaze_opt.training import Training
 
 AxisKind = Literal["chip", "network", "training"]
 
-_NOT_SEARCHED = ("concurrent_operators", "tdp_w", "fp8_column_copies")
+_NOT_SEARCHED = (
+    *("concurrent_operators", "tdp_w", "fp8_column_copies"),
+    *("process_node", "memory_kind", "die_mm2", "dies_per_package"),
+)
 CHIP_FIELDS = {
     name: kind
     for name, kind in FIELD_TYPES.items()
@@ -88,6 +91,11 @@ _NOT_CHARGED = {
 }
 
 
+def is_of_words(name: str) -> bool:
+    """Say whether the values of an axis are words; text there is no other axis."""
+    return name in WORDS or (name.startswith(NETWORK) and name.endswith(".topology"))
+
+
 def kind_of(name: str) -> AxisKind:
     """Return whether an axis belongs to the chip, the network or the training run.
 
@@ -148,6 +156,8 @@ def check_value(name: str, value: Scalar) -> None:
         _check_number(name, value, whole=True)
     elif name == "cluster" and not isinstance(value, str):
         raise InputError(f"holds {value!r}, but it must name a cluster.")
+    elif name.startswith(NETWORK) and is_of_words(name) and value not in TOPOLOGIES:
+        raise unknown_name(f"topology in {name} of the space:", value, TOPOLOGIES)
 
 
 def refuse_free_axes(fields: Iterable[str], model: AreaModel, *, has_power_limit: bool) -> None:

@@ -10,6 +10,7 @@ from phaze_opt.errors import InputError
 from phaze_opt.evaluation import Evaluation
 from phaze_opt.hardware.accelerator import Accelerator
 from phaze_opt.hardware.buildable import check_chip
+from phaze_opt.network.cluster import Cluster
 from phaze_opt.spec.frozen import ResolvedStudy
 from phaze_opt.spec.study_spec import ConstraintSpec
 from phaze_opt.units import GIB
@@ -33,9 +34,19 @@ class Violation:
     reason: str
 
 
-def chip_violation(study: ResolvedStudy, chip: Accelerator) -> Violation | None:
-    """Return the limit that a chip violates, such as its area; ``None`` if it keeps all limits."""
-    area_mm2 = study.area_if_known_mm2(chip)
+def chip_violation(
+    study: ResolvedStudy, chip: Accelerator, cluster: Cluster | None = None
+) -> Violation | None:
+    """Return the limit that a chip violates, such as its area; ``None`` if it keeps all limits.
+
+    Parameters
+    ----------
+    study, chip
+        The study, and a chip of it.
+    cluster
+        The network, whose links may take area; ``None`` for the chip without links.
+    """
+    area_mm2 = study.area_if_known_mm2(chip, cluster)
     if area_mm2 is None:
         return Violation(
             "chip",

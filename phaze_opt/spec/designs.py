@@ -9,9 +9,15 @@ from typing import Any
 
 from phaze_opt.hardware.accelerator import Accelerator, default_l2_bytes
 from phaze_opt.hardware.fields import chip_values, in_si, with_values
-from phaze_opt.network.cluster import Cluster
+from phaze_opt.network.cluster import LEAVES, Cluster
 from phaze_opt.network.cluster_file import LEVEL_ALIASES
-from phaze_opt.network.level_values import NETWORK, level_field, with_level_values
+from phaze_opt.network.level_values import (
+    NETWORK,
+    OF_LEAVES,
+    level_field,
+    level_value,
+    with_level_values,
+)
 from phaze_opt.spec.axes import RULE, Fixed, Scalar
 from phaze_opt.spec.axis_names import (
     CHIP_ALIASES,
@@ -61,12 +67,19 @@ def chip_of(base: Accelerator, values: Mapping[str, Scalar]) -> Accelerator:
 def cluster_of(cluster: Cluster, values: Mapping[str, Scalar]) -> Cluster:
     """Return a network with the values that a point states for its levels.
 
+    Where its topology has no leaf switches, what it states of these does not count.
+
     Raises
     ------
     InputError
         If there is no such level, or its value is not allowed.
     """
     stated = {name: value for name, value in values.items() if name.startswith(NETWORK)}
+    for name, topology in list(stated.items()):
+        level, _, field = name.rpartition(".")
+        if field == "topology" and topology not in LEAVES:
+            for of_leaves in OF_LEAVES:
+                stated.pop(f"{level}.{of_leaves}", None)
     return with_level_values(cluster, stated, SPACE)
 
 
@@ -163,5 +176,5 @@ def _network_value(name: str, design: Design) -> Any:
     alias = LEVEL_ALIASES.get(field)
     if index >= len(cluster.levels):
         return None
-    value = getattr(cluster.levels[index], alias.field if alias else field)
+    value: Any = level_value(cluster.levels[index], alias.field if alias else field)
     return alias.from_field(value) if alias and value is not None else value

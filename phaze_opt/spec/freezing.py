@@ -16,8 +16,10 @@ from phaze_opt.checked import Named
 from phaze_opt.choices import AttentionKind
 from phaze_opt.errors import InputError
 from phaze_opt.hardware.accelerator import Accelerator
+from phaze_opt.hardware.area import link_area_mm2
 from phaze_opt.hardware.buildable import check_attention_precision, check_precision
 from phaze_opt.hardware.presets import load_accelerator
+from phaze_opt.network.cluster import Cluster
 from phaze_opt.network.presets import load_cluster
 from phaze_opt.placement.expert import expert_degrees
 from phaze_opt.precision import AttentionPrecision, PrecisionName
@@ -246,7 +248,9 @@ def tensor_parallel(spec: StudySpec, run: WorkloadSpec) -> tuple[int, ...]:
     return tensor_degrees(run.model, spec.trained) if stated == "all" else stated
 
 
-def area_limit_mm2(spec: StudySpec, base: Accelerator, pe_scale: float = 1.0) -> float:
+def area_limit_mm2(
+    spec: StudySpec, base: Accelerator, cluster: Cluster, pe_scale: float = 1.0
+) -> float:
     """Return the largest area that a study allows.
 
     Parameters
@@ -255,6 +259,8 @@ def area_limit_mm2(spec: StudySpec, base: Accelerator, pe_scale: float = 1.0) ->
         The study.
     base
         The base chip of its space.
+    cluster
+        The network of the study, whose links count with the chip that has the limit, if any do.
     pe_scale
         Area of processing elements and lanes relative to the area model's.
 
@@ -277,7 +283,10 @@ def area_limit_mm2(spec: StudySpec, base: Accelerator, pe_scale: float = 1.0) ->
             f"The area limit is that of {name!r}, which has no area, since a buffer of it lies "
             "outside the table of SRAM macros; write max_mm2 or max_of under [area]."
         )
-    return limit_mm2
+    if not spec.area.links:
+        return limit_mm2
+    bytes_per_s = sum(level.bandwidth_bytes_per_s for level in cluster.levels)
+    return limit_mm2 + link_area_mm2(bytes_per_s, spec.area.model)
 
 
 def _resolve(spec: StudySpec) -> ResolvedStudy:
@@ -303,7 +312,7 @@ def _resolve(spec: StudySpec) -> ResolvedStudy:
         base=base,
         baselines=tuple(_baseline(name, spec) for name in spec.baselines),
         cluster=cluster,
-        area_limit_mm2=area_limit_mm2(spec, base),
+        area_limit_mm2=area_limit_mm2(spec, base, cluster),
         workload_hashes=(),
         # Called through its module: tests replace it there.
         cost_model_version=frozen.current_version(),

@@ -12,8 +12,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
+from phaze_opt.arrays import BoolArray, FloatArray
 from phaze_opt.codec import to_builtins, to_json
 from phaze_opt.hardware.accelerator import Accelerator
+from phaze_opt.hardware.area import link_area_mm2
 from phaze_opt.network.cluster import Cluster
 from phaze_opt.on_demand import cached_property
 from phaze_opt.spec.axes import Scalar
@@ -22,6 +26,9 @@ from phaze_opt.spec.designs import Design, chip_of, cluster_of
 from phaze_opt.spec.space import DesignPoint
 from phaze_opt.spec.study_spec import SearchSpec, StudySpec
 from phaze_opt.workload.graph import Workload
+
+_SMALLEST = 1.0 - 1e-9
+"""Factor below the relative difference of the area of a chip among many and alone (last bits)."""
 
 
 @dataclass(frozen=True)
@@ -89,9 +96,47 @@ class ResolvedStudy:
         """Area of processing elements and lanes relative to the area model's."""
         return 1.0
 
-    def area_if_known_mm2(self, chip: Accelerator) -> float | None:
-        """Return the area of a chip; ``None`` outside the table of SRAM macros."""
-        return chip.area_if_known(self.spec.area.model, self.pe_scale)
+    @property
+    def link_scale(self) -> float:
+        """Bandwidth of the networks of designs relative to that which their links take area for."""
+        return 1.0
+
+    def link_area_mm2(self, cluster: Cluster) -> float:
+        """Return the area that the links of a network take of a chip, if the study counts it."""
+        if not self.spec.area.links:
+            return 0.0
+        bytes_per_s = sum(level.bandwidth_bytes_per_s for level in cluster.levels)
+        return link_area_mm2(bytes_per_s / self.link_scale, self.spec.area.model)
+
+    def area_if_known_mm2(self, chip: Accelerator, cluster: Cluster | None = None) -> float | None:
+        """Return the area of a chip; ``None`` outside the table of SRAM macros.
+
+        Parameters
+        ----------
+        chip
+            The chip.
+        cluster
+            Its network, whose links may take area; ``None`` for the chip without links.
+        """
+        own_mm2 = chip.area_if_known(self.spec.area.model, self.pe_scale)
+        if own_mm2 is None or cluster is None:
+            return own_mm2
+        return own_mm2 + self.link_area_mm2(cluster)
+
+    def links_fit(self, area_mm2: FloatArray, cluster: Cluster) -> BoolArray:
+        """Say which chips may be within the limit of the area beside the links of a network.
+
+        Parameters
+        ----------
+        area_mm2
+            Of chips without links, which may differ in the last bits from that of one alone.
+        cluster
+            The network.
+        """
+        if not self.spec.area.links:
+            return np.ones(np.shape(area_mm2), dtype=np.bool_)
+        beside_mm2 = area_mm2 * _SMALLEST + self.link_area_mm2(cluster)
+        return np.asarray(beside_mm2 <= self.area_limit_mm2)
 
     @property
     def hash(self) -> str:

@@ -28,9 +28,9 @@ from phaze_opt.spec.axes import (
 )
 from phaze_opt.spec.axis_names import (
     PRIVATE_BUFFERS,
-    WORDS,
     check_value,
     field_of,
+    is_of_words,
     kind_of,
     place_of,
 )
@@ -321,6 +321,8 @@ def why_outside(space: Space, values: Mapping[str, Scalar]) -> str | None:
     """
     for name, axis in space.axes.items():
         if isinstance(axis, Derived):
+            if values[axis.source] is None:
+                continue  # a baseline may not state it, which is said of that axis
             expected = axis.of(values[axis.source])
             if values[name] != expected:
                 return f"{name} is {values[name]}, but in the space it is {axis.text}, {expected}"
@@ -358,7 +360,7 @@ def _read(name: str, stated: object) -> Axis:
     kind = kind_of(name)
     try:
         axis = read_axis(stated)
-        if isinstance(axis, Fixed) and isinstance(axis.value, str) and name not in WORDS:
+        if isinstance(axis, Fixed) and isinstance(axis.value, str) and not is_of_words(name):
             axis = _read_text(name, axis.value)
         if isinstance(axis, SolvedChoices) and kind != "training":
             raise InputError(

@@ -65,12 +65,16 @@ class AreaSpec:
         uses 0.3.
     model
         Area model.
+    links
+        Whether the PHYs of the links of the network take area of the chip, and of the limit where
+        it is that of a chip, see `phaze_opt.hardware.area.link_area_mm2`.
     """
 
     max_of: str | None = None
     max_mm2: float | None = None
     min_share: float = 0.0
     model: AreaModel = "phaze-22nm"
+    links: bool = False
 
     def __post_init__(self) -> None:
         convert_fields(self, "area")
@@ -78,6 +82,15 @@ class AreaSpec:
             raise InputError(f"max_mm2 is {self.max_mm2}, but it must be positive.")
         if not 0 <= self.min_share < 1:
             raise InputError(f"min_share is {self.min_share}, but it must be in [0, 1).")
+        if self.links and self.model == "phaze-22nm":
+            raise InputError(
+                'links is true, but the area model phaze-22nm has no links; write model = "chip".'
+            )
+        if self.links and self.min_share > 0:
+            raise InputError(
+                f"links is true and min_share is {self.min_share}, but a least area is known of "
+                "chips without links only; leave one out."
+            )
 
     __repr__ = short_repr
 
@@ -209,8 +222,9 @@ class StudySpec:
     global_batch
         Samples per optimizer step on all devices.
     optimizer, sequence_parallel, residency, microbatch, recompute, zero, pipeline_schedule, \
-    interleave, overlap, fused_optimizer, gather_copies, launch, gradient_dtype, expert_parallel, \
-    dispatcher, expert_imbalance, precision, fp8_primary_weights, fp8_param_gather, \
+    interleave, overlap, fused_optimizer, recompute_early_stop, gather_copies, launch, \
+    gradient_dtype, expert_parallel, dispatcher, expert_imbalance, precision, \
+    fp8_primary_weights, fp8_param_gather, \
     attention_precision, accumulation_dtype, context_parallel, context_kind, recompute_parts, \
     fused_accumulation, expert_tensor_parallel, expert_capacity, dispatch_precision, \
     bf16_layers_at_start, bf16_layers_at_end, fp8_scaling, fp8_transposes, offload_parts, \
@@ -265,6 +279,7 @@ class StudySpec:
     interleave: int = 1
     overlap: Overlap = "data"
     fused_optimizer: bool = True
+    recompute_early_stop: bool = False
     gather_copies: bool = False
     launch: Launch = "graphs"
     gradient_dtype: GradientDtype | None = None

@@ -73,6 +73,11 @@ class VariedStudy(ResolvedStudy):
         """Area of processing elements and lanes relative to the area model's."""
         return self._scale_of("pe_area")
 
+    @property
+    def link_scale(self) -> float:
+        """See `ResolvedStudy`: the links are the same, whatever they sustain."""
+        return self._scale_of("network_bandwidth")
+
     def design(self, point: DesignPoint) -> Design:
         """Return the design of a point, with a varied network."""
         design = super().design(point)
@@ -112,7 +117,7 @@ def varied(study: ResolvedStudy, variation: Variation) -> VariedStudy:
         base = at_rates(base, hbm=variation.scale)
     if variation.factor == "array_rate":
         base = at_rates(base, arrays=variation.scale)
-    limit_mm2 = area_limit_mm2(study.spec, study.base, copy.pe_scale)
+    limit_mm2 = area_limit_mm2(study.spec, study.base, study.cluster, copy.pe_scale)
     return replace(copy, base=base, area_limit_mm2=limit_mm2)
 
 

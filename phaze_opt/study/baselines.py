@@ -234,6 +234,7 @@ def _at_its_best(
 ) -> BaselineResult:
     """Choose the best training option of every workload by the order of designs."""
     area_mm2 = baseline.accelerator.area_under(study.spec.area.model)
+    area_mm2 += study.link_area_mm2(study.cluster)
     runs = tuple(
         _best_run(study, baseline, run, evaluations) for run in range(len(study.spec.runs))
     )
@@ -248,7 +249,7 @@ def _best_run(
     evaluations: Mapping[str, Evaluation],
 ) -> BaselineRun | None:
     """Choose the best training option of one workload."""
-    area_mm2 = study.area_if_known_mm2(baseline.accelerator) or 0.0
+    area_mm2 = study.area_if_known_mm2(baseline.accelerator, study.cluster) or 0.0
     designs: dict[str, Design] = {}
     runs = []
     for design, inputs in _options(study, baseline, run):

@@ -111,8 +111,8 @@ class Objective:
         self.schedules.take_effort()
         try:
             design = self.study.design(point)
-            violation = chip_violation(self.study, design.accelerator)
-            area_mm2 = self.study.area_if_known_mm2(design.accelerator)
+            violation = chip_violation(self.study, design.accelerator, design.cluster)
+            area_mm2 = self.study.area_if_known_mm2(design.accelerator, design.cluster)
             if violation is None:
                 runs = [self.best_run(index, design) for index in range(len(self.study.spec.runs))]
                 violation = worst(run.violation for run in runs if run.violation is not None)
@@ -137,7 +137,7 @@ class Objective:
             If the options exclude each other in every combination.
         """
         runs = [self.evaluate(inputs) for inputs in run_inputs(self.study, run, design)]
-        area_mm2 = self.study.area_if_known_mm2(design.accelerator) or 0.0
+        area_mm2 = self.study.area_if_known_mm2(design.accelerator, design.cluster) or 0.0
         return best_of_runs(self.study, runs, area_mm2)
 
     def evaluate(self, inputs: RunInputs) -> EvaluatedRun:

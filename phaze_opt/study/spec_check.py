@@ -157,7 +157,7 @@ def _within(resolved: ResolvedStudy, point: DesignPoint) -> Design | None:
         design = resolved.design(point)
     except InputError:
         return None
-    return design if chip_violation(resolved, design.accelerator) is None else None
+    return design if chip_violation(resolved, design.accelerator, design.cluster) is None else None
 
 
 def _is_feasible(resolved: ResolvedStudy, workloads: tuple[Workload, ...], design: Design) -> bool:

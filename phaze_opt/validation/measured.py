@@ -51,6 +51,8 @@ class ValidationRow:
     predicted_range
         Of all that the row leaves open, on the fastest and the slowest chips of the name; ``None``
         where neither was looked for.
+    precision
+        Of the products of a run, as its source states it; else the table says it.
     closest
         The choice of what the row leaves open that comes nearest to what was measured; empty where
         nothing is open.
@@ -67,6 +69,7 @@ class ValidationRow:
     bound: Literal["host", "device", ""] = ""
     predicted_range: tuple[float, float] | None = None
     closest: str = ""
+    precision: str = ""
 
     def factor_of(self, part_s: float) -> float | None:
         """By what factor a part alone would have to change to give what was measured.

@@ -3,7 +3,8 @@
 Products with a scale per block of fp8, and in nvfp4, are calls that cast their activation first, as
 those of `phaze_opt.validation.products`; what a call holds beside its product belongs to the table
 of a chip and a framework. There are rows where frameworks agree: none of fp8-block on the B200,
-where they differ by half, and none in mxfp8, which nobody published.
+where they differ by half, and none in mxfp8, which nobody published. Weight gradients with such
+scales, which slow arrays more than other products do, stand apart, as kernels without a cast.
 
 Fused attention is that of kernels that train, without the casts before them.
 
@@ -17,7 +18,7 @@ from typing import cast
 from phaze_opt.calibration.quantised_products import QuantisedCalls
 from phaze_opt.codec import data_rows, data_table
 from phaze_opt.estimator.isolated import estimate_isolated
-from phaze_opt.estimator.single import cast_graph, estimate_attention
+from phaze_opt.estimator.single import cast_graph, estimate_attention, gemm_graph
 from phaze_opt.hardware.kernels import with_kernel
 from phaze_opt.hardware.presets import find_accelerator, load_accelerator
 from phaze_opt.precision import AttentionPrecision, PrecisionName
@@ -59,6 +60,32 @@ def validate_narrow_products() -> list[ValidationTable]:
         source = f"{provenance['measured_by']}, {rows[0]['source'].rpartition(' ')[2]}"
         tables.append(ValidationTable(title, name, constants["call_overhead_s"], source, predicted))
     return tables
+
+
+def validate_narrow_gradients() -> list[ValidationTable]:
+    """Predict every measured weight gradient with scales per block of fp8.
+
+    Returns
+    -------
+    tables
+        One for each chip, in the order of the data.
+    """
+    provenance = data_table("validation", "weight_gradients_narrow.toml")
+    grouped: dict[str, list[ValidationRow]] = {}
+    for row in data_rows("validation", "weight_gradients_narrow.csv"):
+        name = provenance["accelerator"][row["chip"]]
+        chip = load_accelerator(name)
+        m, n, k, batch = (int(row[size]) for size in ("m", "n", "k", "batch"))
+        gemm = Gemm(m, n, k, batch, "fp8-block-gradient")
+        predicted = ValidationRow(
+            f"weight gradient {gemm.batch}×{gemm.m}×{gemm.n}×{gemm.k}",
+            gemm.flops / (float(row["tflops_per_s"]) * 1e12),
+            float(estimate_isolated(gemm_graph(gemm), chip, chip.num_tc).latency_s[0]),
+            source=row["source"],
+        )
+        grouped.setdefault(name, []).append(predicted)
+    title, by = "weight gradients, fp8-block", provenance["measured_by"]
+    return [ValidationTable(title, name, 0.0, by, tuple(rows)) for name, rows in grouped.items()]
 
 
 def validate_narrow_attention() -> list[ValidationTable]:

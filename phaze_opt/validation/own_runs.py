@@ -175,7 +175,7 @@ def _own_run(row: CsvRow) -> OwnRun:
             predicted=run.time_s,
             parts_s=run.parts_s,
             bound=run.bound,
-            predicted_range=_range_s(run),
+            predicted_range=run.range_s,
             closest=_closest(run, measured_s),
         )
     for name in sizes:
@@ -288,12 +288,6 @@ def _measured_s(name: str, measured: float, run: EvaluatedRun) -> float:
         "tflops_per_device": evaluation.tflops_per_device or 0.0,
     }
     return measured if name == "measured_s" else run.time_s * predicted[name] / measured
-
-
-def _range_s(run: EvaluatedRun) -> tuple[float, float]:
-    """Return the least and the most time of all that is left open, on all chips of the name."""
-    spans_s = [tried.range_s for tried in run.tried]
-    return min(low_s for low_s, _ in spans_s), max(high_s for _, high_s in spans_s)
 
 
 def _closest(run: EvaluatedRun, measured_s: float) -> str:

@@ -29,6 +29,7 @@ from phaze_opt.validation.memory import validate_block_memory
 from phaze_opt.validation.narrow import (
     validate_casts,
     validate_narrow_attention,
+    validate_narrow_gradients,
     validate_narrow_products,
 )
 from phaze_opt.validation.norms import validate_norms
@@ -53,6 +54,7 @@ PREDICTORS: Mapping[ValidationGroup, tuple[Callable[[], list[ValidationTable]], 
         validate_sustained_products,
         validate_best_products,
         validate_narrow_products,
+        validate_narrow_gradients,
         validate_casts,
         validate_single_operators,
         validate_norms,

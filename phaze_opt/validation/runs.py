@@ -23,15 +23,21 @@ _NOT_OPTIONS = ("table", "case", "trust", "repeats", "source", *_MEASURED)
 """Columns that say something of the measurement, not of how the model ran."""
 
 
-def validate_run_times() -> list[ValidationTable]:
+def validate_run_times(*, ranges: bool = False) -> list[ValidationTable]:
     """Predict the time per batch of every measured training run.
+
+    Parameters
+    ----------
+    ranges
+        Whether each row has the range of all that it leaves open, on the fastest and the slowest
+        chips of the name, which takes three times as long.
 
     Returns
     -------
     tables
         One per publication and accelerator, in the order of the data.
     """
-    return _tables("measured_s", "", "s", lambda run: run.time_s)
+    return _tables("measured_s", "", "s", lambda run: run.time_s, ranges=ranges)
 
 
 def validate_run_memory() -> list[ValidationTable]:
@@ -40,7 +46,12 @@ def validate_run_memory() -> list[ValidationTable]:
 
 
 def _tables(
-    column: str, suffix: str, unit: Literal["s", "B"], predicted: Callable[[EvaluatedRun], float]
+    column: str,
+    suffix: str,
+    unit: Literal["s", "B"],
+    predicted: Callable[[EvaluatedRun], float],
+    *,
+    ranges: bool = False,
 ) -> list[ValidationTable]:
     """Evaluate the runs for which a column holds a measured value."""
     grouped: dict[tuple[str, str], list[dict[str, str]]] = {}
@@ -67,6 +78,8 @@ def _tables(
                     repeats=row["repeats"],
                     parts_s=run.parts_s if unit == "s" else {},
                     bound=run.bound if unit == "s" else "",
+                    predicted_range=run.range_s if ranges else None,
+                    precision=row["precision"],
                 )
             )
         source = members[0]["source"]

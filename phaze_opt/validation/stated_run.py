@@ -36,7 +36,7 @@ from phaze_opt.validation.reserved import kept_bytes
 from phaze_opt.workload.zoo import load_workload
 
 _SIXTEEN_BITS = ("16-bit", "fp16", "bf16")
-_ROOMY_BYTES = 2.0**50
+_ROOMY_BYTES = 2**50
 """Memory that holds every run on one device."""
 
 
@@ -114,6 +114,12 @@ class EvaluatedRun:
                 host_s += layer.count * layer.host_s.get(name, 0.0)
                 device_s += layer.count * own.passes[name].schedule.makespan_s
         return "host" if host_s > device_s else "device"
+
+    @property
+    def range_s(self) -> tuple[float, float]:
+        """Least and most time of all that is left open, on all chips of the name."""
+        spans_s = [tried.range_s for tried in self.tried]
+        return min(low_s for low_s, _ in spans_s), max(high_s for _, high_s in spans_s)
 
     @property
     def memory_bytes(self) -> float:
@@ -219,7 +225,14 @@ def _recipe(stated: str) -> PrecisionName:
 def _as_if_it_fitted(software: Software, tried: TriedRun) -> tuple[TriedRun, str]:
     """Evaluate a run on devices that hold it, and say how much more that is than they have."""
     problem = tried.costed.problem
-    roomy = replace(tried.costed, problem=replace(problem, hbm_usable_bytes=_ROOMY_BYTES))
+    point = tried.costed.point
+    # What looks for the range of the time evaluates the point again.
+    chip = point.accelerator.with_memory_bytes(_ROOMY_BYTES)
+    roomy = replace(
+        tried.costed,
+        point=replace(point, accelerator=chip),
+        problem=replace(problem, hbm_usable_bytes=float(_ROOMY_BYTES)),
+    )
     held = TriedRun(tried.choice, roomy, place_point(roomy))
     needed_bytes = EvaluatedRun(software, (held,)).memory_bytes
     needed, usable = format_bytes(needed_bytes), format_bytes(problem.hbm_usable_bytes)

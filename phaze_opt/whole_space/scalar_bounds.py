@@ -146,8 +146,9 @@ class ScalarBounds:
         rows
             The chips of the box that it bounds, of which the least energy counts; or the chip.
         """
-        if min(rates) == 0.0:
+        if min(rates) == 0.0 or not self.study.links_fit(np.array(area_mm2), design.cluster):
             return 0.0
+        area_mm2 += self.study.link_area_mm2(design.cluster)
         kind = self.arrays.bounded
         if kind.name == "area":
             return (1.0 + ROUNDING) / area_mm2

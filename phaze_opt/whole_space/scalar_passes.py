@@ -14,7 +14,7 @@ from phaze_opt.estimator.working_sets import kept_tensors
 from phaze_opt.hardware.accelerator import Accelerator
 from phaze_opt.network.cluster import Cluster
 from phaze_opt.passes.bare_layers import copies_s
-from phaze_opt.passes.graphs import fuse_once, graphs_of
+from phaze_opt.passes.graphs import again_of, fuse_once, graphs_of
 from phaze_opt.passes.launches import launch_seconds
 from phaze_opt.passes.paired import PARTS, core_share, exchanges_s, paired_s
 from phaze_opt.training import Training
@@ -122,11 +122,8 @@ class Passes:
 
     def _again_s(self, passes: Mapping[str, float]) -> float:
         """Return what runs again before the backward."""
-        return {
-            "none": 0.0,
-            "selective": passes.get("recompute", 0.0),
-            "full": passes["forward"],
-        }[self._training.recompute]
+        again = again_of(self._training)
+        return 0.0 if again is None else passes[again]
 
 
 def _launches(captured: OperatorGraph, fusion: FusionMode, training: Training) -> int:

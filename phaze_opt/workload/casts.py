@@ -9,7 +9,16 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from phaze_opt.precision import BF16, PRECISIONS, Dtype, Fp8Scaling, Precision, PrecisionName
+from phaze_opt.precision import (
+    BF16,
+    GRADIENT_PRECISIONS,
+    PRECISIONS,
+    Dtype,
+    Fp8Scaling,
+    Precision,
+    PrecisionName,
+    ProductPrecision,
+)
 from phaze_opt.workload.graph import Operator, OperatorGraph, Tensor, TensorRead, VectorWork
 
 QUANTISE = "quantise"
@@ -184,13 +193,17 @@ class Casts:
                 cast = waiting.pop(0)
                 self._append_cast(cast.tensor)
             self._place.append(len(self._operators))
-            self._operators.append(self._narrow(operator) if index in self._linear else operator)
+            is_narrow = index in self._linear
+            self._operators.append(self._narrow(operator, index) if is_narrow else operator)
         tensors = [each for tensor in self._graph.tensors for each in self._rewritten(tensor)]
         return OperatorGraph(tuple(self._operators), tuple(tensors))
 
-    def _narrow(self, operator: Operator) -> Operator:
+    def _narrow(self, operator: Operator, index: int) -> Operator:
         """Return an operator that multiplies in the precision."""
-        gemms = tuple([replace(gemm, precision=self._making.precision) for gemm in operator.gemms])
+        own: ProductPrecision = self._making.precision
+        if index in self._gradients:
+            own = GRADIENT_PRECISIONS.get(self._making.precision, own)
+        gemms = tuple([replace(gemm, precision=own) for gemm in operator.gemms])
         return replace(operator, gemms=gemms)
 
     def _reads(self, tensor: Tensor) -> tuple[TensorRead, ...]:

@@ -17,7 +17,7 @@ from msgspec import UNSET, Meta, UnsetType
 from phaze_opt.choices import Dispatcher
 from phaze_opt.limits import MOST_SIZE
 from phaze_opt.on_demand import cached_property, hashed_once
-from phaze_opt.precision import ELEMENT_BYTES, Dtype, PrecisionName
+from phaze_opt.precision import ELEMENT_BYTES, Dtype, ProductPrecision
 from phaze_opt.printing import PrintsAsTables
 
 SCHEMA_VERSION = 7
@@ -98,7 +98,7 @@ class Gemm:
     n: Dimension
     k: Dimension
     batch: Dimension = 1
-    precision: PrecisionName = "bf16"
+    precision: ProductPrecision = "bf16"
 
     @property
     def flops(self) -> int:

@@ -16,7 +16,7 @@ from studies.paper.page import page
 from studies.paper.searches import study_in
 from studies.paper.settings import SPECS, Scope, paper_study
 from studies.paper.tables import csv_files
-from studies.paper.work import Work
+from studies.work import Work
 
 BUNDLED = "gpt3-175b"
 """Model whose study is written as a bundle."""

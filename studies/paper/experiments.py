@@ -24,7 +24,7 @@ from studies.paper.settings import (
     today_study,
 )
 from studies.paper.toggles import WAYS, scheduled
-from studies.paper.work import Work
+from studies.work import Work
 
 ALONE, OURS, COMMON = "alone", "ours", "common"
 """Names of the chips that are searched."""

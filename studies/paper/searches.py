@@ -14,7 +14,7 @@ from phaze_opt.store.studies import delete_study
 from phaze_opt.study.study import Study, create_study
 from phaze_opt.whole_space.enumerating import enumerate_study
 from phaze_opt.whole_space.fronts import front_of_study
-from studies.paper.work import Work
+from studies.work import Work
 
 
 @dataclass(frozen=True)

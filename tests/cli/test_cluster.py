@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from phaze_opt.network.bill import network_bill
+from phaze_opt.network.presets import load_cluster
 from tests.cli.conftest import Phaze
 
 
@@ -91,3 +93,13 @@ def test_bad_values_are_named(phaze: Phaze, changes: tuple[str, ...], sentence: 
     ran = phaze("cluster", "collective", "tpuv4-torus", "--size-bytes", "1e6", *changes)
     assert (ran.code, ran.out) == (2, "")
     assert sentence in ran.sentence
+
+
+def test_a_bill_of_the_network(phaze: Phaze) -> None:
+    """As JSON, and as a table; a file may state the network."""
+    shown = phaze("cluster", "bill", "dgx-h100", "--devices", "1024", "--json").json
+    bill = network_bill(load_cluster("dgx-h100", 1024), 1024)
+    assert shown["usd"]["central"] == bill.usd.central
+    assert [level["tiers"] for level in shown["levels"]] == [1, 2]
+    assert "tiers of switches" in phaze("cluster", "bill", "nvl72", "--devices", "72").out
+    assert phaze("cluster", "bill", "tpuv4-torus", "--devices", "5000").code == 2

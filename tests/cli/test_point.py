@@ -11,6 +11,7 @@ import pytest
 
 from phaze_opt.units import format_number
 from tests.cli.conftest import Phaze, Ran
+from tests.interchange.traces import read_folder
 
 OPTIONS = {
     "model": "gpt:layers=2,hidden=64,heads=2,sequence=32,vocab=128",
@@ -109,6 +110,28 @@ def test_timeline_is_written(phaze: Phaze) -> None:
     assert evaluate(phaze, "--set", "hbm_bytes=200000", "--timeline", "no.json").code == 5
     assert not Path("no.json").exists()
     assert evaluate(phaze, "--timeline", "no/such/folder.json").code == 2
+
+
+def test_traces_are_written(phaze: Phaze) -> None:
+    """A file per rank, or per stage; none if infeasible; the answer is the same without them."""
+    placed = ("--placement", "2x2x1", "--json")
+    plain = evaluate(phaze, *placed)
+    assert evaluate(phaze, *placed, "--chakra", "a").out == plain.out
+    traces, _ = read_folder(Path("a"))
+    nodes = [node for trace in traces.values() for node in trace.nodes.values()]
+    us = max(node.start + node.duration for node in nodes)
+    assert us == pytest.approx(1e6 * plain.json["time_per_batch_s"], abs=1.01)
+    names = sorted(path.name for path in Path("a").iterdir())
+    assert names == ["comm_groups.json", *(f"trace.{rank}.et" for rank in range(4))]
+    assert evaluate(phaze, *placed, "--chakra", "b", "--chakra-ranks", "stages").code == 0
+    assert len(list(Path("b").iterdir())) == 3
+    assert evaluate(phaze, "--set", "hbm_bytes=200000", "--chakra", "no").code == 5
+    Path("file").write_text("")
+    for folder, code in (("a", 4), ("file", 2), ("no/such", 2), ("x" * 300, 2)):
+        ran = evaluate(phaze, "--chakra", folder)
+        assert ran.code == code and ran.sentence.startswith("Error: The folder "), ran.err
+    assert "need --chakra" in evaluate(phaze, "--chakra-ranks", "stages").sentence
+    assert not Path("no").exists() and not list(Path().glob("*.part"))
 
 
 @pytest.mark.parametrize("command", ["evaluate", "explain"])
@@ -232,13 +255,14 @@ def test_words_come_before_tables(phaze: Phaze) -> None:
 
 
 def test_both_commands_take_the_same_options(phaze: Phaze) -> None:
-    """Every option of ``evaluate`` but those of the timeline is one of ``explain``."""
+    """Every option of ``evaluate`` but timelines and degraded clusters is one of ``explain``."""
 
     def options(command: str) -> set[str]:
         words = phaze(command, "--help").out.replace("│", " ").split()
         return {word for word in words if word.startswith("--")}
 
-    assert options("evaluate") - {"--timeline", "--force"} <= options("explain")
+    own = {"--timeline", "--force", "--degrade", "--spare-nodes"}
+    assert options("evaluate") - own <= options("explain")
 
 
 @pytest.mark.parametrize(
@@ -323,3 +347,67 @@ def test_frozen_parts_and_adapters_are_stated(phaze: Phaze) -> None:
     ]
     refused = evaluate(phaze, "--frozen", "layers")
     assert refused.code == 2 and "block.*.feed_forward.up.weights.0" in refused.sentence
+
+
+def test_degraded_clusters(phaze: Phaze) -> None:
+    """Text and JSON say what is left as it stands and placed again; nothing else changes."""
+    nodes = {"cluster": "dgx-h100", "devices": "16"}
+    options = ("--degrade", "slow-device=0.5", "--degrade", "lost-node=1", "--spare-nodes", "1")
+    record = evaluate(phaze, *options, "--json", **nodes).json
+    degraded = record.pop("degraded")
+    assert record == evaluate(phaze, "--json", **nodes).json
+    assert degraded["replaced"]["throughput"] >= degraded["throughput"] > 0.0
+    words = evaluate(phaze, *options, **nodes).out.partition("Degraded")[2]
+    assert f"{format_number(degraded['throughput'])} samples/s" in words
+    assert f"{format_number(degraded['replaced']['throughput'])} samples/s" in words
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--degrade", "lost-node=1"), "has one level, and no nodes"),
+        (("--degrade", "link.3=0.5"), "link_level is 3, but the network of 'tpuv4-ici-flat' has 1"),
+        (("--degrade", "broken=1"), "Unknown degradation 'broken'."),
+        (("--spare-nodes", "1"), "--spare-nodes is 1, but nothing is degraded"),
+    ],
+)
+def test_a_degradation_that_is_none(phaze: Phaze, options: tuple[str, ...], words: str) -> None:
+    """Is refused in one sentence."""
+    refused = evaluate(phaze, *options)
+    assert refused.code == 2 and words in refused.err and refused.err.count("\n") == 1
+
+
+KINDS = {"accelerator": "a100-80=8,h100=8", "cluster": "dgx-a100", "devices": "16"}
+
+
+def test_several_kinds_of_device(phaze: Phaze) -> None:
+    """Text and JSON say on which kind each stage is."""
+    record = evaluate(phaze, "--json", **KINDS).json
+    assert set(record["accelerators"]) <= {"a100-80", "h100"}
+    assert len(record["accelerators"]) == record["placement"]["pipeline"]
+    out = evaluate(phaze, **KINDS).out
+    assert "accelerator" in out.partition("Stages")[2] and "area" not in out
+
+
+@pytest.mark.parametrize(
+    ("command", "options", "changes", "words"),
+    [
+        ("evaluate", (), {"devices": "24"}, "devices is 24, but the kinds of device have 8 + 8"),
+        ("evaluate", ("--set", "glb_mib=64"), {}, "do not go with --set"),
+        ("evaluate", ("--timeline", "out.html"), {}, "do not go with --timeline"),
+        ("evaluate", ("--degrade", "lost-node=1"), {}, "do not go with --degrade"),
+        ("evaluate", (), {"accelerator": "h100=8,h100=8"}, "accelerator states h100 twice"),
+        ("evaluate", (), {"accelerator": "h100=8,none=8"}, "Unknown accelerator 'none'."),
+        ("explain", (), {}, "several kinds of device, which only the command evaluate"),
+    ],
+)
+def test_what_several_kinds_do_not_go_with(
+    phaze: Phaze,
+    command: str,
+    options: tuple[str, ...],
+    changes: dict[str, str],
+    words: str,
+) -> None:
+    """Is refused in one sentence."""
+    refused = run(phaze, command, *options, **{**KINDS, **changes})
+    assert refused.code == 2 and words in refused.err and refused.err.count("\n") == 1

@@ -8,7 +8,7 @@ from typing import Any, get_args
 import pytest
 
 from phaze_opt.choices import SoftwareName
-from phaze_opt.precision import PRECISIONS
+from phaze_opt.precision import RECIPES
 from phaze_opt.software import SOFTWARE
 from phaze_opt.training import Training
 from tests.cli.conftest import Phaze
@@ -54,7 +54,7 @@ def test_every_name_has_options_that_there_are() -> None:
     for each in SOFTWARE.values():
         own = {field.name for field in fields(each)}
         assert own - training == {"fusion", "attention_kernel", *PRECISIONS_OF}
-        for precision in PRECISIONS:
+        for precision in RECIPES:
             options: dict[str, Any] = {**each.fp8_weights(precision)}
             assert Training(8, zero=3, optimizer=each.optimizer, precision=precision, **options)
 

@@ -18,6 +18,7 @@ from phaze_opt.hardware.presets import accelerator_presets, load_accelerator
 from phaze_opt.network.level_values import NETWORK, with_level_values
 from phaze_opt.network.presets import load_cluster
 from phaze_opt.point import Placing, Point, cost_point
+from phaze_opt.report.explanation_words import gain_words
 from phaze_opt.scheduling.schedule_problem import Schedule
 from phaze_opt.training import Training
 from phaze_opt.workload.zoo import load_workload
@@ -223,3 +224,20 @@ def test_every_gain_equals_evaluate_at_the_setting_that_it_names(
             assert result.time_per_batch_s == gain.time_per_batch_s
     assert by_resource["clock"].throughput_gain > 0.0
     assert {f"link_{index}" for index in range(len(cluster.levels))} < by_resource.keys()
+
+
+def test_leaf_switches_with_less_taper_are_a_gain() -> None:
+    """Where the links above them are what replicas wait for, and as evaluating with it says."""
+    tree = {"network.1.topology": "fat-tree", "network.1.taper": 4.0, "network.1.leaf_devices": 8}
+    cluster = with_level_values(load_cluster("dgx-h100", 16), tree, "test")
+    workload = load_workload(TINY, tensor_parallel=(1,), microbatch=(1,))
+    training = Training(16, 1, optimizer="adam", overlap="none")
+    point = Point(workload, load_accelerator("h100"), cluster, training, (2, 8, 1))
+    (gain,) = [
+        gain for gain in explain_point(point, load_tiny, {}).gains if gain.resource == "taper_1"
+    ]
+    assert gain.options == ("--set network.1.taper=3.6",)
+    less = with_level_values(cluster, {"network.1.taper": 3.6}, "test")
+    result = evaluate(workload, point.accelerator, less, training, (2, 8, 1))
+    assert result.time_per_batch_s == gain.time_per_batch_s
+    assert gain_words(gain.resource) == "network level 1 taper −10 %"

@@ -41,6 +41,7 @@ PER_CHIP = {
     "hbm_rate_high",
     "fp8_efficiency",
     "fp8_block_efficiency",
+    "fp8_block_gradient_efficiency",
     "fp4_efficiency",
     "int8_efficiency",
 }

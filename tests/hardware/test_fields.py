@@ -50,9 +50,9 @@ def _table(name: str, value: object) -> str:
 def test_an_alias_means_the_same_in_a_file_in_a_change_and_in_a_new_file(
     tmp_path: Path, name: str
 ) -> None:
-    """It sets its field, and nothing else but the clocks under load, which follow, and the rating.
+    """It sets its field, and nothing else but the clocks under load, which follow.
 
-    A part with other numbers has none.
+    A part with other numbers has no rating and no known die.
     """
     value = STATED[name]
     changed = configure_accelerator("h100", {name: str(value)})
@@ -67,7 +67,7 @@ def test_an_alias_means_the_same_in_a_file_in_a_change_and_in_a_new_file(
     differs = {key for key in after if before[key] != after[key]}
     assert field in differs
     clocks = {"calibration.burst_clock_hz", "calibration.sustained_clock_hz"}
-    assert differs <= {field, *clocks, "tdp_w"}
+    assert differs <= {field, *clocks, "tdp_w", "die_mm2"}
     assert ("tdp_w" in differs) != field.startswith("calibration.")
 
 

@@ -11,7 +11,7 @@ from phaze_opt.evaluation import evaluate
 from phaze_opt.hardware.accelerator import Accelerator
 from phaze_opt.hardware.kernels import with_kernel
 from phaze_opt.hardware.presets import accelerator_presets
-from phaze_opt.precision import PRECISIONS, AttentionPrecision, PrecisionName
+from phaze_opt.precision import RECIPES, AttentionPrecision, PrecisionName
 from phaze_opt.training import Training
 from phaze_opt.workload.attention import AttentionShape
 from phaze_opt.workload.graph import Gemm
@@ -36,7 +36,7 @@ MODELS = ("bert-large", "llama2-7b")
 
 def precisions_of(chip: Accelerator) -> list[PrecisionName]:
     """Return the precisions that a chip multiplies in."""
-    return [name for name in PRECISIONS if chip.nominal_rate(name) > 0.0]
+    return [name for name in RECIPES if chip.nominal_rate(name) > 0.0]
 
 
 def attention_precisions_of(chip: Accelerator) -> list[AttentionPrecision]:

@@ -139,14 +139,17 @@ def test_loads_follow_the_definition(problem: DnnProblem) -> None:
 @settings(max_examples=50, deadline=None)
 @given(graphs())
 def test_one_order_is_never_better(problem: DnnProblem) -> None:
-    """One topological order gives no better split than all of them."""
+    """One topological order and merged units give no better split than all downsets."""
     graph = build_unit_graph(problem)
     try:
         linear = split_contiguous(graph, most_downsets=1)
     except InfeasibleError:
         return
     assert linear.value >= split_contiguous(graph).value * (1 - 1e-12)
-    assert linear.bound <= linear.value
+    assert linear.bound <= split_contiguous(graph).value * (1 + 1e-12)
+    stage_of = {unit: place for place, (_, units) in enumerate(linear.devices) for unit in units}
+    assert sorted(stage_of) == list(range(len(graph.units)))
+    assert all(stage_of[source] <= stage_of[destination] for source, destination in graph.edges)
 
 
 def test_too_many_downsets_fall_back_to_one_order() -> None:

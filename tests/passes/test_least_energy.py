@@ -114,7 +114,7 @@ def least_of_chips(variant: WorkloadVariant, chips: Chips, training: Training) -
     passes_j, _ = least_energies_j(
         graphs, chips, CLUSTER, variant.tensor_parallel, residency=training.residency
     )
-    return least_batch_energy_j(variant, as_fused, fusion, passes_j)
+    return least_batch_energy_j(variant, as_fused, fusion, passes_j, chips)
 
 
 def test_the_bound_is_close() -> None:

@@ -22,7 +22,7 @@ from phaze_opt.passes.graphs import default_fusion
 from phaze_opt.passes.layer_cost import LeastLayers
 from phaze_opt.passes.least_seconds import least_layers, longest_layers
 from phaze_opt.point import CostedPoint, Point, cost_point
-from phaze_opt.precision import ATTENTION_PRECISIONS, PRECISIONS
+from phaze_opt.precision import ATTENTION_PRECISIONS, RECIPES
 from phaze_opt.scheduling.solve_schedule import solve_schedule
 from phaze_opt.training import Training
 from phaze_opt.workload.bf16_layers import with_bf16_layers
@@ -59,11 +59,12 @@ trainings = st.builds(
     zero=st.sampled_from([0, 1, 3]),
     overlap=st.sampled_from(["none", "partial", "data", "experts", "all"]),
     fused_optimizer=st.booleans(),
+    recompute_early_stop=st.booleans(),
     gather_copies=st.booleans(),
     residency=st.booleans(),
     launch=st.sampled_from(["graphs", "compiled", "eager"]),
     gradient_dtype=st.sampled_from([None, "bf16"]),
-    precision=st.sampled_from(["bf16", "bf16", *PRECISIONS]),
+    precision=st.sampled_from(["bf16", "bf16", *RECIPES]),
     attention_precision=st.sampled_from(["bf16", "bf16", *ATTENTION_PRECISIONS]),
     fused_accumulation=st.booleans(),
     bf16_layers_at_end=st.sampled_from([0, 0, 1]),

@@ -14,7 +14,7 @@ from phaze_opt.hardware import energy
 from phaze_opt.hardware.accelerator import Accelerator
 from phaze_opt.hardware.presets import load_accelerator
 from phaze_opt.network.presets import load_cluster
-from phaze_opt.precision import PRECISIONS, Precision, PrecisionName
+from phaze_opt.precision import PRECISIONS, RECIPES, Precision, PrecisionName
 from phaze_opt.training import Training
 from phaze_opt.workload.casts import linear_products
 from phaze_opt.workload.graph import Gemm, OperatorGraph, Workload
@@ -55,7 +55,7 @@ def test_narrower_is_faster_where_the_arrays_bind(
             workload, able(), CLUSTER, replace(TRAINING, precision=name), degrees
         ).time_per_batch_s
         or math.inf
-        for name in PRECISIONS
+        for name in RECIPES
     }
     assert seconds["nvfp4"] < seconds["mxfp8"] < seconds["bf16"]
     for name, each_s in seconds.items():

@@ -93,6 +93,7 @@ def training_problems(draw: st.DrawFn, interleave: bool = False) -> PlacementPro
         interleave=chunks,
         sequence_parallel=draw(st.booleans()),
         fused_optimizer=draw(st.booleans()),
+        recompute_early_stop=draw(st.booleans()),
         gather_copies=draw(st.booleans()),
         residency=draw(st.booleans()),
     )

@@ -56,6 +56,7 @@ OTHER: dict[str, str] = {
     "interleave": "2",
     "overlap": '"none"',
     "fused_optimizer": "false",
+    "recompute_early_stop": "true",
     "gather_copies": "true",
     "launch": '"eager"',
     "gradient_dtype": '"bf16"',
@@ -100,7 +101,13 @@ NEEDS: dict[str, dict[str, str]] = {
 INNER: dict[type, tuple[str, dict[str, str]]] = {
     AreaSpec: (
         "[area]",
-        {"max_of": '"tpuv4-lanes"', "max_mm2": "99.5", "min_share": "0.3", "model": '"chip"'},
+        {
+            "max_of": '"tpuv4-lanes"',
+            "max_mm2": "99.5",
+            "min_share": "0.3",
+            "model": '"chip"',
+            "links": 'true\nmodel = "chip"',  # no other model has links
+        },
     ),
     ConstraintSpec: (
         "[constraints]",
@@ -158,6 +165,7 @@ AXES: dict[str, list[Any]] = {
     "interleave": [1, 2],
     "overlap": ["none", "all"],
     "fused_optimizer": [True, False],
+    "recompute_early_stop": [False, True],
     "gather_copies": [False, True],
     "launch": ["graphs", "eager"],
     "gradient_dtype": ["fp32", "bf16"],
@@ -189,6 +197,8 @@ AXES: dict[str, list[Any]] = {
     "int8_ratio": [2.0, 1.0],
     "residency": [True, False],
     "attention": ["eager", "flash"],
+    "network.0.group_size": [8, 16],
+    "network.0.topology": ["switch", "ring"],
 }
 
 
@@ -245,7 +255,10 @@ def test_every_key_of_a_workload_changes_the_question(key: str, tmp_path: Path) 
     assert check_names(plain).hash != check_names(changed).hash
 
 
-LEVELS = ("network.0.bandwidth_gb_per_s", "network.0.launch_us")
+LEVELS = (
+    *("network.0.bandwidth_gb_per_s", "network.0.launch_us", "network.0.links"),
+    *("network.0.group_size", "network.0.topology"),
+)
 FREE = ("l2_bytes_per_cycle", "host_link_bytes_per_s", "host_link_gb_per_s")
 SEARCHABLE = [name for name in (*ORDER, *LEVELS) if name not in FREE]
 """No area model charges for the bandwidth of private buffers and of the link to the host, which are

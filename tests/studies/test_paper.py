@@ -21,7 +21,7 @@ from studies.paper.figures import area_figure, throughput_figure
 from studies.paper.page import answer, common_sentence, front_words
 from studies.paper.settings import BASELINES, SPECS, Scope
 from studies.paper.tables import CHIPS, csv_files, fronts_csv, main_table, mean_relative
-from studies.paper.work import Work
+from studies.work import Work
 
 MODEL = "bert-large"
 SCOPE = Scope(

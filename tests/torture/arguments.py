@@ -28,7 +28,7 @@ _NAMES = {"accelerator": "h100", "cluster": "dgx-h100"}
 # Written relative to an empty folder: a try may succeed, and then writes what it was asked to.
 _SOUND = {
     "model": ("bert-large", "gpt:layers=2,hidden=64,heads=2,sequence=32,vocab=128"),
-    "accelerator": ("tpuv4-lanes", "h100"),
+    "accelerator": ("tpuv4-lanes", "h100", "a100-80=8,h100=8"),
     "cluster": ("tpuv4-ici-flat", "dgx-h100", "flat-4GiB"),
     "devices": ("8", "16"),
     "global_batch": ("16", "64"),
@@ -43,6 +43,7 @@ _SOUND = {
     "workers": ("1",),
     "op": ("softmax", "gelu"),
     "shape": ("128x512",),
+    "degrade": ("slow-device=0.8", "link=0.5", "lost-node=1"),
     "changes": ("glb_mib=64", "num_tc=4"),
     "storage": ("sqlite:///phaze.db",),
 }

@@ -55,6 +55,12 @@ _SCHEDULES = (
 )
 _ZERO = ((), *(("--zero", stage) for stage in "0123"), ("--zero", "3", "--gather-copies"))
 _FLAGS = ((), ("--residency",), ("--no-residency",), ("--sequence-parallel",), ("--proof",))
+_DEGRADED: tuple[list[str], ...] = (
+    *([], [], []),
+    *(["--degrade", what] for what in ("slow-device=0.5", "link=0.5", "link.0=0.1")),
+    *(["--degrade", f"lost-node={nodes}", "--spare-nodes", "1"] for nodes in (1, 2, 3)),
+    ["--degrade", "slow-device=0.9", "--degrade", "link=0.9", "--degrade", "lost-node=1"],
+)
 
 
 def run(setting: Setting) -> Iterator[Outcome]:
@@ -77,7 +83,7 @@ def _line(random: Random) -> list[str]:
             line += [option, random.choice(values)]
     for options in (_ZERO, _SCHEDULES, _FLAGS):
         line += random.choice(options)
-    return line
+    return line + random.choice(_DEGRADED) if line[0] == "evaluate" else line
 
 
 def _why_unreadable(command: str, answer: Answer) -> Outcome:

@@ -49,6 +49,8 @@ LINES: tuple[tuple[str, ...], ...] = (
     ("schedule", "layer.json", "--trace", "{}.json"),
     ("evaluate", "--model", MODEL, *_CHIP, *_BATCH, "--timeline", "{}.json"),
     ("evaluate", "--model", MODEL, *_CHIP, *_BATCH, "--timeline", "{}.html"),
+    ("evaluate", "--model", MODEL, *_CHIP, *_BATCH, "--chakra", "{}"),
+    ("evaluate", "--model", MODEL, *_CHIP, *_BATCH, "--chakra", "{}", "--chakra-ranks", "stages"),
     ("evaluate", "--model", "{}.json", *_CHIP, *_BATCH),
     ("evaluate", "--model", "hf:{}", *_CHIP, *_BATCH),
     ("report", "small", *_STORED, "--output", "{}.html"),

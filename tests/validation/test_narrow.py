@@ -12,6 +12,7 @@ from phaze_opt.validation.measured import ValidationTable
 from phaze_opt.validation.narrow import (
     validate_casts,
     validate_narrow_attention,
+    validate_narrow_gradients,
     validate_narrow_products,
 )
 from phaze_opt.validation.trace import validate_trace
@@ -77,6 +78,23 @@ def test_constants_of_calls_are_what_the_fit_gives() -> None:
         assert values["quantisation_bytes"] == pytest.approx(stated["quantisation_bytes"], abs=1e-2)
 
 
+def test_weight_gradients_with_scales_per_block_are_met() -> None:
+    """On the chip of the fit by 6 %; the H200's, never given and of an older compiler, by 15 %."""
+    h800, h200 = validate_narrow_gradients()
+    assert (len(h800.rows), len(h200.rows)) == (14, 5)
+    assert h800.mean_absolute_error <= 0.06
+    assert abs(h800.bias) <= 0.01
+    assert -0.16 <= h200.bias <= 0.0
+
+
+def test_two_scales_cost_what_two_multiplications_do() -> None:
+    """Of a partial sum, where other products take one: the fit agrees with the count to 12 %."""
+    own = load_accelerator("h100").calibration
+    once = 1.0 / own.fp8_block_efficiency - 1.0
+    counted = 1.0 / (1.0 + 2.0 * once)
+    assert own.fp8_block_gradient_efficiency == pytest.approx(counted, rel=0.12)
+
+
 def test_attention_in_fewer_bits_is_met() -> None:
     """Forwards and backwards within 13 % on average, and no direction far to one side."""
     tables = validate_narrow_attention()
@@ -89,7 +107,7 @@ def test_attention_in_fewer_bits_is_met() -> None:
 
 
 def test_the_trace_takes_no_less_than_the_physics() -> None:
-    """Kernels of DeepSeek's run take up to a quarter longer, its casts up to three times as long.
+    """Kernels of DeepSeek's run take up to a sixth longer, its casts up to three times as long.
 
     They cast by rows and by columns apart, which is one pass here, and of the exchanges a third are
     kernels that wait for other devices; tokens go out in fp8 over eight nodes.
@@ -98,6 +116,6 @@ def test_the_trace_takes_no_less_than_the_physics() -> None:
     errors = {row.case: row.error for row in table.rows}
     assert set(errors) == {"compute", "casts", "exchanges", "union"}
     for kind in ("compute", "union"):
-        assert -0.2 <= errors[kind] <= 0.0
+        assert -0.15 <= errors[kind] <= 0.0
     assert -0.57 <= errors["exchanges"] <= 0.0
     assert -0.7 <= errors["casts"] <= 0.0

@@ -249,6 +249,42 @@ CASES: dict[str, dict[str, Any]] = {
             fp8_primary_weights={"solve": [False, True]},
         ),
     },
+    # The network is searched with the chip, whose area has the PHYs of its links.
+    "networks": {
+        "model": "llama:layers=4,hidden=1024,heads=8,kv_heads=4,ffn=2816,sequence=1024,vocab=8000",
+        "optimizer": "adam",
+        "cluster": "dgx-h100",
+        "global_batch": 256,
+        "tensor_parallel": (1, 2),
+        "area": AreaSpec(max_mm2=450.0, model="chip", links=True),
+        "space": Space(
+            "tpuv4-lanes",
+            num_tc=[2, 8],
+            zero=1,
+            network={
+                "0": {
+                    "topology": ["switch", "torus-2d"],
+                    "links": [6, 36],
+                    "bandwidth_gb_per_s": "25 * network.0.links",
+                },
+                "1": {"topology": "fat-tree", "taper": [1.0, 4.0], "leaf_devices": 4},
+            },
+        ),
+    },
+    "rails": {
+        "model": "llama:layers=4,hidden=1024,heads=8,kv_heads=4,ffn=2816,sequence=1024,vocab=8000",
+        "cluster": "dgx-h100",
+        "tensor_parallel": (1, 2),
+        "space": Space(
+            "tpuv4-lanes",
+            num_tc=[2, 8],
+            zero={"solve": [0, 3]},
+            network={
+                "0": {"group_size": [4, 8]},
+                "1": {"topology": ["switch", "rail"], "taper": 4.0, "leaf_devices": 1},
+            },
+        ),
+    },
     # Chips without HBM, which hold all in a global buffer whose size then counts without residency
     # too, beside chips with one.
     "no-hbm": {

@@ -37,7 +37,7 @@ def shipped_configs() -> dict[str, TransformerConfig]:
         for attention in attentions
         if attention == "flash" or not model_config(name).experts
         if not (model_config(name).pattern or model_config(name).compressed)
-        if name != "gemma3-12b"
+        if not name.startswith("gemma")
     }
     with TemporaryDirectory() as folder:
         path = Path(folder) / "config.json"

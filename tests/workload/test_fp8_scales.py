@@ -16,7 +16,7 @@ from phaze_opt.hardware.accelerator import Accelerator
 from phaze_opt.hardware.buildable import training_on
 from phaze_opt.hardware.presets import load_accelerator
 from phaze_opt.passes.graphs import graphs_of
-from phaze_opt.precision import PRECISIONS, PrecisionName
+from phaze_opt.precision import RECIPES, PrecisionName
 from phaze_opt.training import Training
 from phaze_opt.workload.fusion import fuse
 from phaze_opt.workload.graph import Layer, OperatorGraph
@@ -27,7 +27,7 @@ LLAMA = (
     "llama:layers=2,hidden=512,heads=8,kv_heads=4,ffn=1024,sequence=256,vocab=2048,attention=flash"
 )
 BLACKWELL = ("b200", "b300", "gb200", "gb300")
-recipes = st.sampled_from(sorted(set(PRECISIONS) - {"bf16"}))
+recipes = st.sampled_from(sorted(set(RECIPES) - {"bf16"}))
 
 
 def _block(tensor: int = 1) -> Layer:

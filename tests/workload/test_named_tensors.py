@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from phaze_opt.activation_names import OFFLOAD_PARTS, RECOMPUTE_POLICIES
 from phaze_opt.errors import InputError
-from phaze_opt.precision import PRECISIONS, PrecisionName
+from phaze_opt.precision import PRECISIONS, RECIPES, PrecisionName
 from phaze_opt.training import Training
 from phaze_opt.workload.graph import Layer
 from phaze_opt.workload.recipes import stash_change_bytes
@@ -123,7 +123,7 @@ def test_inputs_of_modules_by_hand() -> None:
     assert queries <= offloaded(LLAMA, "core_attn", attention_precision="fp8") < queries * BYTES
 
 
-@pytest.mark.parametrize("precision", [name for name in PRECISIONS if name != "bf16"])
+@pytest.mark.parametrize("precision", [name for name in RECIPES if name != "bf16"])
 def test_a_share_is_offloaded_in_the_bits_in_which_it_is_kept(precision: PrecisionName) -> None:
     """In 16 where the recipe gathers 16 bits (`phaze_opt.workload.narrow_gathers`), else narrow."""
     narrow = PRECISIONS[precision].stored

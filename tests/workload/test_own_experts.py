@@ -248,3 +248,56 @@ def test_a_module_stays_as_it_is() -> None:
     assert first == second
     assert isinstance(module.get_submodule("blocks.0.mixture"), Mixture)
     assert replace(first, model="") == replace(captured("list", LIST), model="")
+
+
+class Grouped(nn.Module):
+    """A router and stacked weights in grouped products, called with tokens alone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.num_experts_per_tok = TOP_K
+        self.gate = nn.Linear(HIDDEN, EXPERTS, bias=False)
+        self.gate_up = nn.Parameter(torch.zeros(EXPERTS, HIDDEN, 2 * INNER))
+        self.down = nn.Parameter(torch.zeros(EXPERTS, INNER, HIDDEN))
+
+    def forward(self, x: Tensor) -> Any:
+        """Multiply sorted rows by the weights of their experts."""
+        flat = x.flatten(0, 1)
+        weights, chosen = torch.topk(functional.softmax(self.gate(flat), -1), TOP_K)
+        order = chosen.flatten().argsort()
+        ends = torch.bincount(chosen.flatten(), minlength=EXPERTS).cumsum(0, dtype=torch.int32)
+        rows = flat[order // TOP_K]
+        gate, value = torch._grouped_mm(rows, self.gate_up, ends).chunk(2, -1)
+        rows = torch._grouped_mm(functional.silu(gate) * value, self.down, ends)
+        rows = rows * weights.flatten()[order].unsqueeze(-1)
+        return torch.zeros_like(flat).index_add(0, order // TOP_K, rows).view(x.shape)
+
+
+@pytest.mark.parametrize("bias", [False, True])
+def test_stacked_weights_are_found_without_a_plan(bias: bool) -> None:
+    """As if the plan had named them, for a tensor-parallel share too."""
+    assert captured("stacked", None, bias) == captured("stacked", STACKED, bias)
+    others = {"blocks.*.joint": "replicate"}
+    found, stated = (
+        captured("stacked", plan, bias, tensor=(1, 2)) for plan in (others, STACKED | others)
+    )
+    assert found == stated
+
+
+def test_grouped_products_are_found_without_a_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With their router, which holds nothing beside; one that says no number of experts is not."""
+    monkeypatch.setattr(f"{__name__}.Mixture", lambda *_: Grouped())
+    found = captured("list", None)
+    assert found == captured("list", {"blocks.*.mixture": "experts"})
+    training = Training(16, 1, optimizer="adam", zero=1, expert_parallel=4)
+    assert evaluate(found, "h100", "dgx-h100", training, (1, 8, 1), devices=8).feasible
+    monkeypatch.setattr(f"{__name__}.Mixture", lambda *_: _unsaid())
+    with pytest.raises(InputError, match="cannot be traced"):
+        captured("list", None)
+
+
+def _unsaid() -> Grouped:
+    """Return grouped experts that do not say how many a token has."""
+    grouped = Grouped()
+    del grouped.num_experts_per_tok
+    return grouped

@@ -8,7 +8,7 @@ from typing import get_args
 import pytest
 
 from phaze_opt.passes.graphs import graphs_of
-from phaze_opt.precision import PRECISIONS, AttentionPrecision, PrecisionName
+from phaze_opt.precision import GRADIENT_PRECISIONS, PRECISIONS, AttentionPrecision, PrecisionName
 from phaze_opt.training import Training
 from phaze_opt.workload.casts import is_cast
 from phaze_opt.workload.fusion import fuse
@@ -51,7 +51,23 @@ def test_linear_layers_run_in_the_recipe_and_nothing_else_does(name: PrecisionNa
         for graph in graphs_of(layer, Training(8, precision=name)).values():
             for operator, found in precisions(graph).items():
                 plain = layer.name != "block" or "attention" in operator
-                assert found == ({"bf16"} if plain else {name}), (layer.name, operator)
+                assert found <= ({"bf16"} if plain else {name, GRADIENT_PRECISIONS.get(name, name)})
+
+
+@pytest.mark.parametrize("name", NARROW)
+def test_weight_gradients_alone_have_scales_of_their_own_form(name: PrecisionName) -> None:
+    """Of the seven linear layers of a block, each has one; in other recipes nothing has."""
+    graphs = graphs_of(layers(DENSE)["block"], Training(8, precision=name))
+    found = [
+        gemm.precision
+        for graph in (graphs["forward"], graphs["backward"])
+        for operator in graph.operators
+        for gemm in operator.gemms
+        if not operator.attention
+    ]
+    own = GRADIENT_PRECISIONS.get(name, name)
+    assert found.count(own) == (7 if own != name else 21)
+    assert found.count(name) == (14 if own != name else 21)
 
 
 def test_routers_stay_in_sixteen_bits_and_experts_do_not() -> None:

@@ -27,13 +27,14 @@ COUNTS = Path(__file__).parent.parent / "data" / "parameter_counts.csv"
 
 KNOWN_PARAMETERS = {
     # As released; Devlin et al. 2019, Radford et al. 2019, Zhang et al. 2022, Touvron et al. 2023,
-    # Grattafiori et al. 2024.
+    # Grattafiori et al. 2024, Gemma team 2024.
     "bert-large": 335_174_458,
     "gpt2-xl": 1_557_611_200,
     "opt-350m": 331_196_416,
     "llama2-7b": 6_738_415_616,
     "llama3-8b": 8_030_261_248,
     "llama3-70b": 70_553_706_496,
+    "gemma2-9b": 9_241_705_984,
 }
 
 KORTHIKANTI = TransformerConfig(

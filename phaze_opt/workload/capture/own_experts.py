@@ -1,9 +1,10 @@
 """Experts of a user's own module, counted as those of the known families are.
 
 Which experts a token goes to is a value: a loop over them that selects rows (``torch.where``,
-``nonzero``) has no static graph. A plan says which module is experts (style ``experts``); what
-runs them is replaced by the operators of `phaze_opt.workload.capture.expert_kernels`, evenly
-routed, with as many parameters. Two forms are known:
+``nonzero``) has no static graph. A plan says which module is experts (style ``experts``), or
+stacked weights do where a module cannot be traced as it is (`stacked_experts`). What runs them is
+replaced by the operators of `phaze_opt.workload.capture.expert_kernels`, evenly routed, with as
+many parameters. Two forms are known:
 
 * a ``ModuleList`` of equal experts: the module that holds it, with their router, is replaced;
 * any other module with stacked weights, whose first dimension counts the experts. It is called with
@@ -16,6 +17,7 @@ either of its dimensions may be that of the tokens.
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -96,6 +98,11 @@ class OwnExperts(nn.Module):
         return self.named_parameters(recurse=False)
 
     @property
+    def routes(self) -> bool:
+        """Whether it knows the experts of tokens alone."""
+        return bool(self._router and self.top_k)
+
+    @property
     def idle_parameters(self) -> int:
         """Those that do not work on a token, once the module has run."""
         held = sum(weight.numel() for _, weight in self.routed)
@@ -174,7 +181,7 @@ class OwnExperts(nn.Module):
 
     def _route(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
         """Return experts and weights of every token by the own router."""
-        if not (self._router and self.top_k):
+        if not self.routes:
             missing = "how many experts a token has" if self._router else "its router"
             raise InputError(
                 f"{self.name} is planned as experts and called with tokens alone, but {missing} is "
@@ -184,6 +191,32 @@ class OwnExperts(nn.Module):
         logits = self.get_submodule(self._router)(tokens)
         weights, chosen = expert_kernels.route(logits, self.top_k, "softmax")
         return chosen.flatten(0, -2), weights.flatten(0, -2)
+
+
+def stacked_experts(module: nn.Module) -> list[str]:
+    """Return the parts of a module that are experts with stacked weights, whatever a plan says.
+
+    Those that are called with tokens, the experts of each and their weights, or that have a router
+    and say how many experts a token has; or what holds them and has these.
+    """
+    found = []
+    for name, part in module.named_modules():
+        if sum(weight.dim() == 3 for weight in part.parameters(recurse=False)) < 2:
+            continue
+        for own_name in (name, name.rpartition(".")[0]):
+            try:
+                _, own = _experts_of(module, own_name, "experts")
+            except InputError:
+                continue
+            if own.routes or (own_name == name and _takes_experts(part)):
+                found.append(own_name)
+                break
+    return found
+
+
+def _takes_experts(module: nn.Module) -> bool:
+    """Say whether a module may be called with tokens, the experts of each and their weights."""
+    return len(inspect.signature(module.forward).parameters) >= 3
 
 
 def replace_experts(module: nn.Module, name: str, style: str) -> None:
@@ -202,6 +235,13 @@ def replace_experts(module: nn.Module, name: str, style: str) -> None:
         If it is neither a ``ModuleList`` of equal experts nor has stacked weights, or these are
         not two or three matrices, or something else stands beside them.
     """
+    place, own = _experts_of(module, name, style)
+    parent, _, key = place.rpartition(".")
+    setattr(module.get_submodule(parent), key, own)
+
+
+def _experts_of(module: nn.Module, name: str, style: str) -> tuple[str, OwnExperts]:
+    """Return what is in the place of the experts of a name, and the name that it takes."""
     planned, stated = module.get_submodule(name), EXPERTS_STYLE.fullmatch(style)
     listed = isinstance(planned, nn.ModuleList)
     place = name.rpartition(".")[0] if listed else name
@@ -230,9 +270,8 @@ def replace_experts(module: nn.Module, name: str, style: str) -> None:
             "more."
         )
     top_k = int(stated[1] or 0) if stated else 0
-    own = OwnExperts(place, network, routers, top_k or _top_k(holder) or _top_k(planned))
-    parent, _, key = place.rpartition(".")
-    setattr(module.get_submodule(parent), key, own)
+    top_k = top_k or _top_k(holder) or _top_k(planned)
+    return place, OwnExperts(place, network, routers, top_k)
 
 
 def _top_k(module: nn.Module) -> int:

@@ -24,7 +24,7 @@ from phaze_opt.limits import MOST_SIZE, check_size
 from phaze_opt.workload.capture.batch_of_inputs import refuse_other_batch
 from phaze_opt.workload.capture.failures import one_sentence
 from phaze_opt.workload.capture.module_trace import ModuleCapture, capture_module
-from phaze_opt.workload.capture.own_experts import OwnExperts
+from phaze_opt.workload.capture.own_experts import OwnExperts, stacked_experts
 from phaze_opt.workload.capture.parallel_plan import (
     Plan,
     SplitModule,
@@ -127,21 +127,17 @@ def capture(
         raise InputError(
             "A factory makes the inputs and the plan itself; leave out inputs and plan."
         )
-    captured: dict[tuple[int, int], ModuleCapture] = {}
     with _working_directory_searched():
         name, make = _factory(model, inputs, plan)
         make = _freezing(make, frozen)
-        for samples in sizes:
-            whole = _make(name, make, samples)
-            again = None if isinstance(model, nn.Module) else partial(_inputs, name, make)
-            refuse_other_batch(name, whole.inputs, samples, again)
-            parameters = sum(parameter.numel() for parameter in whole.module.parameters())
-            shares = [_share(name, _make(name, make, samples), w) for w in tensor_degrees if w > 1]
-            captured[1, samples] = _capture_whole(name, whole, samples)
-            for made, split in shares:
-                share = _capture_share(name, made, samples, split)
-                refuse_wrong_split(captured[1, samples].variant, share.variant)
-                captured[split.group.tensor_degree, samples] = share
+        is_module = isinstance(model, nn.Module)
+        try:
+            captured, whole = _capture_all(name, make, sizes, tensor_degrees, is_module)
+        except InputError as error:
+            captured, whole = _with_found_experts(
+                error, name, make, sizes, tensor_degrees, is_module
+            )
+    parameters = sum(parameter.numel() for parameter in whole.module.parameters())
     if not captured[1, sizes[0]].has_loss:
         _log.warning(
             "The module of %s returns no scalar, so it has no loss: all its results get a "
@@ -184,6 +180,54 @@ def _check_module_request(inputs: Any, microbatch: Sequence[int] | None) -> None
             "microbatch=(4,); several microbatches need a factory, which makes the module and "
             "the inputs of each."
         )
+
+
+_Captured = dict[tuple[int, int], ModuleCapture]
+"""By tensor degree and microbatch."""
+
+
+def _capture_all(
+    name: str, make: Factory, sizes: Sequence[int], tensor_degrees: Sequence[int], is_module: bool
+) -> tuple[_Captured, _Made]:
+    """Capture what a factory makes, and return what it made last."""
+    captured: _Captured = {}
+    for samples in sizes:
+        whole = _make(name, make, samples)
+        again = None if is_module else partial(_inputs, name, make)
+        refuse_other_batch(name, whole.inputs, samples, again)
+        shares = [_share(name, _make(name, make, samples), w) for w in tensor_degrees if w > 1]
+        captured[1, samples] = _capture_whole(name, whole, samples)
+        for made, split in shares:
+            share = _capture_share(name, made, samples, split)
+            refuse_wrong_split(captured[1, samples].variant, share.variant)
+            captured[split.group.tensor_degree, samples] = share
+    return captured, whole
+
+
+def _with_found_experts(
+    error: InputError,
+    name: str,
+    make: Factory,
+    sizes: Sequence[int],
+    tensor_degrees: Sequence[int],
+    is_module: bool,
+) -> tuple[_Captured, _Made]:
+    """Do as `_capture_all`, with experts that stacked weights show; or raise why it failed."""
+    found = stacked_experts(_make(name, make, sizes[0]).module)
+    if not found:
+        raise error
+
+    def with_experts(samples: int) -> Any:
+        module, inputs, *plan = make(samples)
+        return module, inputs, {**dict.fromkeys(found, "experts"), **(plan[0] if plan else {})}
+
+    try:
+        captured = _capture_all(name, with_experts, sizes, tensor_degrees, is_module)
+    except InputError:
+        raise error from None
+    places = ", ".join(found)
+    _log.warning("The module of %s has experts with stacked weights: %s.", name, places)
+    return captured
 
 
 def _capture_whole(name: str, made: _Made, samples: int) -> ModuleCapture:

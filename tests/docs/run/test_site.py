@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import csv
 import os
 import re
 import subprocess
 import sys
+from html import unescape
 from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
 
+from docs.tools.every_row import every_row
 from docs.tools.links import ROOT
 from docs.tools.measured import accuracy_rows
 from docs.tools.truth import README, with_rows
+from phaze_opt.validation.registry import GROUPS, validate
 
 FETCHED = {"script": "src", "link": "href", "img": "src", "iframe": "src", "source": "src"}
 """What a browser fetches with a page, by tag; links of ``<a>`` are followed by people only."""
@@ -81,8 +85,29 @@ def test_generated_parts_are_in_their_pages(site: Path) -> None:
     assert page.count("<tr>") >= len(accuracy_rows())
 
 
-def test_the_table_of_truth_is_true() -> None:
-    """README's rows are those of ``phaze-opt validate``; ``make docs-update`` writes them."""
+def test_the_table_of_truth_is_true(site: Path) -> None:
+    """README's rows are those of the page on accuracy; ``make docs-update`` writes them."""
+    page = (site / "accuracy.html").read_text("utf-8")
+    found = re.findall(r"<tr>\n(.*?)</tr>", page, re.DOTALL)
+    rows = [tuple(map(unescape, re.findall(r"<td.*?>(.*?)</td>", row))) for row in found]
     text = README.read_text("utf-8")
-    assert with_rows(text, accuracy_rows(every=True)) == text
+    assert with_rows(text, [row for row in rows if len(row) == 6]) == text
     assert text.count("(`") >= 8
+
+
+def test_every_measured_row_is_in_its_page(site: Path) -> None:
+    """With its prediction; those of training have a range, and drawings a dot for each row."""
+    for group in GROUPS:
+        tables = validate(group).tables
+        count = sum(len(table.rows) for table in tables)
+        page = (site / "accuracy" / f"{group}.html").read_text("utf-8")
+        assert page.count("<tr>") == count + len(tables)
+        drawing = (site / "accuracy" / f"errors-{group}.svg").read_text("utf-8")
+        assert drawing.count("<circle") == count
+    with (site / "accuracy" / "rows.csv").open(newline="") as stream:
+        rows = list(csv.DictReader(stream))
+    assert len(rows) == len(every_row())
+    ranged = [row for row in rows if row["low"]]
+    assert {row["kind"] for row in ranged} == {"training"} and len(ranged) > 200
+    for row in ranged:
+        assert float(row["low"]) <= float(row["predicted"]) <= float(row["high"])

@@ -1,7 +1,8 @@
-"""Enumerate the spaces of this folder and write what they prove: ``python -m studies.experts``.
+"""Enumerate the spaces of a folder, write what they prove: ``python -m studies.certified FOLDER``.
 
-Every study is enumerated once per database, and its certificate is checked. A table of the best
-designs of each, with their placements, and the page ``RESULTS.md`` go into the folder.
+Every study is enumerated once per database, and its certificate is checked, so that a run that is
+broken off goes on where it was. Into the folder go a table of the best designs of each study, with
+their placements, and the page ``RESULTS.md``, which begins with the folder's ``ABOUT.md``.
 """
 
 from __future__ import annotations
@@ -9,12 +10,13 @@ from __future__ import annotations
 import argparse
 import csv
 import io
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from phaze_opt.codec import write_whole
 from phaze_opt.evaluation import COST_MODEL_VERSION, Evaluation
+from phaze_opt.placement.placement_problem import Placement
 from phaze_opt.report.words import kind_words, placement_words
 from phaze_opt.spec.space import DesignPoint
 from phaze_opt.spec.study_spec import read_spec
@@ -24,9 +26,9 @@ from phaze_opt.whole_space.engine import Engine
 from phaze_opt.whole_space.enumerating import certificate_of, enumerate_study, verify_certificate
 from phaze_opt.whole_space.exhaustive import Enumeration
 
-FOLDER = Path(__file__).parent
 TOP = 10
 _LEAST_PART = 0.01
+"""Of the time per batch; what takes less is not named."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +37,8 @@ class Found:
 
     Attributes
     ----------
+    name
+        Of the study's file, and of its table.
     study, enumeration
         The space, and its best designs.
     placed
@@ -43,34 +47,56 @@ class Found:
         What the check of the certificate looked at.
     """
 
+    name: str
     study: Study
     enumeration: Enumeration
     placed: tuple[Evaluation, ...]
     checked: tuple[str, ...]
 
     @property
-    def name(self) -> str:
-        """Of the files."""
-        return self.study.name.removeprefix("experts-")
+    def samples_per_s(self) -> float:
+        """Of the best design."""
+        return self.placed[0].throughput_samples_per_s
+
+    @property
+    def placement(self) -> Placement:
+        """Of the best design."""
+        placement = self.placed[0].placement
+        assert placement is not None
+        return placement
 
 
 def main() -> None:
     """Enumerate, check and write."""
-    parser = argparse.ArgumentParser(prog="python -m studies.experts", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m studies.certified", description=__doc__)
+    parser.add_argument("folder", type=Path, help="of the studies: studies/experts")
     parser.add_argument("--workers", type=int, default=2, help="processes that search a space")
-    parser.add_argument("--work", type=Path, default=Path("build/experts"), help="the database")
-    parser.add_argument("--output", type=Path, default=FOLDER, help="folder of the results")
+    parser.add_argument("--work", type=Path, help="of the database; build/NAME of the folder")
+    parser.add_argument("--output", type=Path, help="of the results; the folder itself")
     options = parser.parse_args()
-    options.work.mkdir(parents=True, exist_ok=True)
-    storage = f"sqlite:///{(options.work / 'experts.db').resolve()}"
-    found = [find(path, storage, options.workers) for path in sorted(FOLDER.glob("*.toml"))]
+    folder: Path = options.folder
+    work: Path = options.work or Path("build") / folder.name
+    output: Path = options.output or folder
+    work.mkdir(parents=True, exist_ok=True)
+    storage = f"sqlite:///{(work / 'studies.db').resolve()}"
+    found = [find(path, storage, options.workers) for path in sorted(folder.glob("*.toml"))]
     for each in found:
-        write_whole(options.output / f"{each.name}.csv", _table(each).encode())
-    write_whole(options.output / "RESULTS.md", "\n".join(_page(found)).encode())
+        write_whole(output / f"{each.name}.csv", _table(each).encode())
+    write_whole(output / "RESULTS.md", "\n".join(_page(folder, found)).encode())
 
 
 def find(path: Path, storage: str, workers: int) -> Found:
-    """Enumerate the space of a spec, and check what that proves."""
+    """Enumerate the space of a spec, and check what that proves.
+
+    Parameters
+    ----------
+    path
+        The spec.
+    storage
+        URL of the database, which keeps what was found.
+    workers
+        Processes that search.
+    """
     study = create_study(read_spec(path), storage, exist_ok=True)
     enumeration = enumerate_study(study, top=TOP, workers=workers)
     checks = verify_certificate(certificate_of(study, enumeration, TOP))
@@ -80,25 +106,26 @@ def find(path: Path, storage: str, workers: int) -> Found:
         for design in enumeration.top
     ]
     checked = [f"{check.what}: {check.checked:,} of {check.of:,}" for check in checks]
-    return Found(study, enumeration, tuple(placed), tuple(checked))
+    return Found(path.stem, study, enumeration, tuple(placed), tuple(checked))
 
 
 def _table(found: Found) -> str:
     """Return the best designs, their values on the axes, and how they are placed."""
     lines = io.StringIO()
     table = csv.writer(lines, lineterminator="\n")
-    axes = [name for name, _ in found.enumeration.top[0].point]
+    axes = list(dict.fromkeys(name for each in found.enumeration.top for name, _ in each.point))
     table.writerow(["place", "samples_per_s", "area_mm2", *axes, "placement", "mfu"])
     for place, (design, evaluation) in enumerate(
         zip(found.enumeration.top, found.placed, strict=True), 1
     ):
         assert evaluation.placement is not None
+        values = dict(design.point)
         table.writerow(
             [
                 place,
-                f"{design.metrics.value:.6g}",
+                f"{evaluation.throughput_samples_per_s:.6g}",
                 f"{design.metrics.area_mm2:.2f}",
-                *(value for _, value in design.point),
+                *(values.get(name, "") for name in axes),
                 evaluation.placement.degrees_text,
                 f"{evaluation.mfu:.4f}",
             ]
@@ -106,33 +133,54 @@ def _table(found: Found) -> str:
     return lines.getvalue()
 
 
-def _page(found: list[Found]) -> Iterator[str]:
+def _page(folder: Path, found: Sequence[Found]) -> Iterator[str]:
     """Yield the lines of the page."""
-    yield "# Chips for mixtures of experts"
+    yield (folder / "ABOUT.md").read_text(encoding="utf-8").rstrip()
     yield ""
     yield (
-        "Chip and placement together: which accelerator, and among how many devices its experts "
-        "are shared out. Every space is enumerated to its end, and its certificate is checked. "
-        f"Cost model {COST_MODEL_VERSION}; written by `python -m studies.experts`."
+        "Every space is enumerated to its end, and its certificate is checked: no other design of "
+        f"it is better, for this model. Cost model {COST_MODEL_VERSION}; written by "
+        f"`python -m studies.certified studies/{folder.name}`."
     )
+    yield ""
+    yield from _summary(found)
     for each in found:
         yield from ("", *_section(each))
     yield ""
 
 
+def _summary(found: Sequence[Found]) -> Iterator[str]:
+    """Yield a table of all studies; one named after another, with a suffix, is set against it."""
+    by_name = {each.name: each for each in found}
+    yield "| study | designs | evaluated | samples/s | against | MFU | J per sample | placement |"
+    yield "| --- | ---: | ---: | ---: | --- | ---: | ---: | --- |"
+    for each in found:
+        others = [name for name in by_name if each.name.startswith(f"{name}-")]
+        against = ""
+        if others:
+            times = each.samples_per_s / by_name[others[0]].samples_per_s
+            against = f"{times:.3f} × {others[0]}"
+        best, batch = each.placed[0], each.study.resolved.spec.global_batch
+        yield (
+            f"| {each.name} | {each.enumeration.points:,} | {each.enumeration.evaluated:,} "
+            f"| {format_number(each.samples_per_s)} | {against} | {best.mfu:.1%} "
+            f"| {format_number(best.energy_j_per_batch / batch)} | {each.placement.degrees_text} |"
+        )
+
+
 def _section(found: Found) -> Iterator[str]:
     """Yield the lines of a study."""
     spec, best, placed = found.study.resolved.spec, found.enumeration.top[0], found.placed[0]
-    assert placed.placement is not None and placed.time_per_batch_s is not None
+    assert placed.time_per_batch_s is not None
     values = ", ".join(f"{name} {value}" for name, value in best.point)
     area_mm2, limit_mm2 = best.metrics.area_mm2 or 0.0, found.study.resolved.area_limit_mm2
-    yield f"## {spec.model} on {spec.devices:,} devices"
+    yield f"## {found.name}: {spec.model} on {spec.devices:,} devices"
     yield ""
     yield (
-        f"- **Best: {format_number(best.metrics.value)} samples/s**, MFU {placed.mfu:.1%}, "
+        f"- **Best: {format_number(found.samples_per_s)} samples/s**, MFU {placed.mfu:.1%}, "
         f"{area_mm2:.1f} of {limit_mm2:.1f} mm² ({spec.area.model}): {values}"
     )
-    yield f"- Placement: {placement_words(placed.placement)}"
+    yield f"- Placement: {placement_words(found.placement)}"
     shares = sorted(placed.time_breakdown_s.items(), key=lambda part: -part[1])
     parts = [
         f"{kind_words(kind)} {seconds / placed.time_per_batch_s:.0%}"

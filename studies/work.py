@@ -52,7 +52,7 @@ class Work:
 
     def __post_init__(self) -> None:
         (self.folder / "parts").mkdir(parents=True, exist_ok=True)
-        self.storage: Storage = open_storage(f"sqlite:///{self.folder / 'paper.db'}", create=True)
+        self.storage: Storage = open_storage(f"sqlite:///{self.folder / 'studies.db'}", create=True)
 
     def answer(
         self, part: str, question: object, kind: type[Answer], compute: Callable[[], Answer]

@@ -1,0 +1,5 @@
+"""What should train the models of 2026: questions, their answers with proofs, and the page.
+
+``questions`` says what is asked, ``answers`` finds it, ``page`` writes it; ``python -m
+studies.atlas`` does all of it, and goes on where a run was broken off.
+"""

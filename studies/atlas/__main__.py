@@ -1,0 +1,34 @@
+"""Answer the questions of the atlas and write its page: ``python -m studies.atlas``."""
+
+from __future__ import annotations
+
+import argparse
+from fnmatch import fnmatch
+from pathlib import Path
+
+from phaze_opt.codec import write_whole
+from studies.atlas.answers import answer
+from studies.atlas.page import page
+from studies.atlas.questions import FOLDER, VARIED, questions
+from studies.work import Work
+
+
+def main() -> None:
+    """Answer what is not answered yet, and write it."""
+    parser = argparse.ArgumentParser(prog="python -m studies.atlas", description=__doc__)
+    parser.add_argument("--workers", type=int, default=2, help="processes that search a space")
+    parser.add_argument("--work", type=Path, default=Path("build/atlas"), help="keeps the answers")
+    parser.add_argument("--output", type=Path, default=FOLDER, help="folder of the page")
+    parser.add_argument("--only", default="*", help="names of studies: 'atlas-llama3-8b*'")
+    options = parser.parse_args()
+    work = Work(options.work, options.workers)
+    answers = [
+        answer(work, question, chip_first=question.words in VARIED)
+        for question in questions()
+        if fnmatch(question.spec.name, options.only)
+    ]
+    write_whole(options.output / "RESULTS.md", page(answers).encode())
+
+
+if __name__ == "__main__":
+    main()

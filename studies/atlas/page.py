@@ -1,0 +1,267 @@
+"""The page of the atlas: what a reader asks first comes first, and every figure is an answer's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from phaze_opt.evaluation import COST_MODEL_VERSION
+from phaze_opt.report.words import kind_words
+from phaze_opt.spec.axes import Scalar
+from phaze_opt.units import format_number
+from studies.atlas.answers import Answer, Trained
+
+_LEAST_SHARE = 0.01
+_CHIP = ("num_tc", "pe_x", "pe_y", "num_vc", "pe_vc", "glb_mib", "hbm_gib")
+
+
+def page(answers: Sequence[Answer]) -> str:
+    """Return the page.
+
+    Parameters
+    ----------
+    answers
+        In the order of the questions.
+    """
+    of_part: dict[str, list[Answer]] = {}
+    for answer in answers:
+        of_part.setdefault(answer.question.part, []).append(answer)
+    lines = ["# What should train the models of 2026?", "", *_first(answers), ""]
+    for part, write in _PARTS.items():
+        if part in of_part:
+            lines += [*write(of_part[part], answers), ""]
+    return "\n".join([*lines, *_proofs(answers), ""])
+
+
+def _first(answers: Sequence[Answer]) -> Iterator[str]:
+    """Yield what it comes to."""
+    models = [answer for answer in answers if answer.known]
+    gains = {answer.question.words: _over(answer, answer.known[0]) for answer in models}
+    fitting = {words: gain for words, gain in gains.items() if gain > 0.0}
+    certified = sum(answer.proven.status == "certified" for answer in answers)
+    yield (
+        f"{certified} of {len(answers)} optima are certified: no other design of the space is "
+        "better, for this model of costs. How well a model learns in fewer bits is not modelled, "
+        f"and no chip of the spaces has been built. Cost model {COST_MODEL_VERSION}; written by "
+        "`make atlas`."
+    )
+    if fitting:
+        least, most = (choose(fitting, key=fitting.__getitem__) for choose in (min, max))
+        yield ""
+        yield (
+            f"**Within the area of an H100, the best chip trains {fitting[least]:.2f} ({least}) to "
+            f"{fitting[most]:.2f} ({most}) times as fast as the H100 itself**, both at their best "
+            "placement and options on the same network."
+        )
+    firsts = [answer for answer in models if answer.chip_first is not None]
+    if firsts:
+        yield ""
+        yield (
+            "Choosing the chip alone and placing afterwards reaches "
+            + ", ".join(
+                f"{_share(answer.chip_first, answer)} ({answer.question.words})"
+                for answer in firsts
+            )
+            + " of the joint optimum."
+        )
+
+
+def _models(part: Sequence[Answer], _: Sequence[Answer]) -> Iterator[str]:
+    """Yield the winners, and the known chips beside them."""
+    yield "## The best chip for each model"
+    yield ""
+    head = ("model", "samples/s", "MFU", "mm²", "TC", "VC", "GLB MiB", "HBM GiB", "placement")
+    yield from _table(head, (_winner(answer) for answer in part))
+    yield ""
+    yield "Where its time goes, in percent of a batch:"
+    yield ""
+    for answer in part:
+        yield f"- {answer.question.words}: {_time(answer.proven.trained.shares or {})}"
+    yield ""
+    yield "## Known chips on the same question"
+    yield ""
+    yield (
+        "Throughput relative to the certified optimum. All have the network of the question; the "
+        "area is that of the area model, in which the H100 is the limit, so that larger chips may "
+        "be above 1."
+    )
+    yield ""
+    names = [known.chip for known in part[0].known]
+    areas = [known.area_mm2 for known in part[0].known]
+    shown = [
+        f"{name} ({'no area' if area is None else f'{area:,.0f} mm²'})"
+        for name, area in zip(names, areas, strict=True)
+    ]
+    rows = (
+        [answer.question.words, *(_share(known, answer) for known in answer.known)]
+        for answer in part
+    )
+    yield from _table(["model", *shown], rows)
+
+
+def _bits(part: Sequence[Answer], answers: Sequence[Answer]) -> Iterator[str]:
+    """Yield what fewer bits bring."""
+    yield "## Eight and four bits"
+    yield ""
+    yield "The precision and the multipliers of fewer bits are searched, within the same area."
+    yield ""
+    head = ("model", "samples/s", "× bf16", "precision", "fp8 per bf16", "fp4 per bf16", "mm²")
+    yield from _table(
+        head,
+        (
+            [
+                answer.question.words,
+                format_number(answer.proven.trained.samples_per_s),
+                _gain(answer, answers),
+                *(
+                    str(answer.proven.values.get(axis, ""))
+                    for axis in ("precision", "fp8_ratio", "fp4_ratio")
+                ),
+                f"{answer.proven.trained.area_mm2:,.0f}",
+            ]
+            for answer in part
+        ),
+    )
+
+
+def _devices(part: Sequence[Answer], answers: Sequence[Answer]) -> Iterator[str]:
+    """Yield winners by the number of devices."""
+    yield "## More and fewer devices"
+    yield ""
+    yield "The global batch grows with them. Samples per second and device stand against 1,024."
+    yield ""
+    head = ("question", "samples/s", "× for each device", "MFU", "chip", "placement")
+    yield from _table(
+        head,
+        (
+            [
+                answer.question.words,
+                format_number(answer.proven.trained.samples_per_s),
+                f"{_times(answer, answers) * _fewer(answer, answers):.3f}",
+                f"{answer.proven.trained.mfu:.1%}",
+                _chip(answer.proven.values),
+                answer.proven.trained.placement,
+            ]
+            for answer in part
+        ),
+    )
+
+
+def _variants(part: Sequence[Answer], answers: Sequence[Answer]) -> Iterator[str]:
+    """Yield what one thing less, or more, costs when the chip is searched again."""
+    yield "## One thing otherwise"
+    yield ""
+    yield "The chip and the placement are searched again for every row."
+    yield ""
+    head = ("question", "samples/s", "× the answer above", "chip", "placement")
+    yield from _table(
+        head,
+        (
+            [
+                answer.question.words,
+                format_number(answer.proven.trained.samples_per_s),
+                _gain(answer, answers),
+                _chip(answer.proven.values),
+                answer.proven.trained.placement,
+            ]
+            for answer in part
+        ),
+    )
+
+
+def _proofs(answers: Sequence[Answer]) -> Iterator[str]:
+    """Yield what was looked at, for every space."""
+    yield "## Proofs"
+    yield ""
+    head = ("study", "designs", "evaluated", "status", "checks of its certificate")
+    yield from _table(
+        head,
+        (
+            [
+                answer.question.spec.name,
+                f"{answer.proven.points:,}",
+                f"{answer.proven.evaluated:,}",
+                answer.proven.status,
+                f"{answer.proven.checks:,}",
+            ]
+            for answer in answers
+        ),
+    )
+
+
+_PARTS = {
+    "models": _models,
+    "bits": _bits,
+    "devices": _devices,
+    "variants": _variants,
+}
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
+    """Yield a table of Markdown."""
+    yield f"| {' | '.join(head)} |"
+    yield f"|{' --- |' * len(head)}"
+    for row in rows:
+        yield f"| {' | '.join(row)} |"
+
+
+def _winner(answer: Answer) -> list[str]:
+    """Return the row of a winner."""
+    values, trained = answer.proven.values, answer.proven.trained
+    return [
+        answer.question.words,
+        format_number(trained.samples_per_s),
+        f"{trained.mfu:.1%}",
+        f"{trained.area_mm2:,.0f}",
+        f"{values['num_tc']} × {values['pe_x']}×{values['pe_y']}",
+        f"{values['num_vc']} × {values['pe_vc']}",
+        str(values["glb_mib"]),
+        str(values["hbm_gib"]),
+        trained.placement,
+    ]
+
+
+def _chip(values: Mapping[str, Scalar]) -> str:
+    """Return a chip in a few words."""
+    return "{} × {}×{}, {} × {}, {} MiB, {} GiB".format(*(values[name] for name in _CHIP))
+
+
+def _time(shares: Mapping[str, float]) -> str:
+    """Return where the time goes, the largest part first."""
+    parts = sorted(shares.items(), key=lambda part: -part[1])
+    return ", ".join(
+        f"{kind_words(kind)} {share:.0%}" for kind, share in parts if share >= _LEAST_SHARE
+    )
+
+
+def _over(answer: Answer, trained: Trained) -> float:
+    """Return how many times as fast the winner is; 0 where the other does not fit."""
+    if trained.samples_per_s == 0.0:
+        return 0.0
+    return answer.proven.trained.samples_per_s / trained.samples_per_s
+
+
+def _share(trained: Trained | None, answer: Answer) -> str:
+    """Return a throughput relative to the optimum of a question."""
+    if trained is None or trained.samples_per_s == 0.0:
+        return "does not fit"
+    return f"{trained.samples_per_s / answer.proven.trained.samples_per_s:.3f}"
+
+
+def _base_of(answer: Answer, answers: Sequence[Answer]) -> Answer:
+    """Return the answer that one is set against."""
+    return next(each for each in answers if each.question.spec.name == answer.question.against)
+
+
+def _times(answer: Answer, answers: Sequence[Answer]) -> float:
+    """Return a throughput over the one that it is set against."""
+    base = _base_of(answer, answers)
+    return answer.proven.trained.samples_per_s / base.proven.trained.samples_per_s
+
+
+def _gain(answer: Answer, answers: Sequence[Answer]) -> str:
+    return f"{_times(answer, answers):.3f}"
+
+
+def _fewer(answer: Answer, answers: Sequence[Answer]) -> float:
+    """Return how many times as many devices the base has."""
+    return _base_of(answer, answers).question.spec.devices / answer.question.spec.devices

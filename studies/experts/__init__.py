@@ -1,1 +1,0 @@
-"""Chips for mixtures of experts: two spaces, enumerated, certified and verified."""
