@@ -42,7 +42,8 @@ ModelArgument = Annotated[
     str,
     typer.Argument(
         help="Zoo name, gpt:…, llama:…, moe:…, hf:PATH, or a configuration or capture (.json). "
-        "+mtp behind a name, shape or configuration adds layers that predict further ahead.",
+        "+mtp behind a name, shape or configuration adds layers that predict further ahead, "
+        "+images2 behind a configuration two images per sample.",
         show_default=False,
     ),
 ]

@@ -14,6 +14,7 @@ Modules
 ``context_parallel``  a captured model whose sequences are shared among devices
 ``sparse_attention``  attention to keys that an indexer chooses: shapes, and work of its kernels
 ``compressed_attention``  attention to the latest and to compressed tokens, and residual streams
+``projector``      what brings the results of a tower of images into a text
 ``diffusion``      diffusion transformers: what they have beside the shape of their blocks
 ``trained``        what of a model is trained: frozen parts, and low-rank adapters
 ``model_string``   the shape from ``gpt:...``, ``llama:...`` and ``moe:...``
@@ -23,7 +24,8 @@ Modules
                    ``huggingface_experts`` those of mixtures of experts,
                    ``huggingface_deepseek`` those of DeepSeek and models with its attention,
                    ``huggingface_hybrids`` those of state-space models, ``huggingface_towers`` those
-                   of speech and text, and of images beside text, ``huggingface_diffusion`` those of
+                   of speech and text, and of images beside text, ``huggingface_images`` towers of
+                   images before language models, ``huggingface_diffusion`` those of
                    diffusion transformers, ``huggingface_fields`` what hangs on several keys
 ``graph``          the data: `graph.Operator`, `graph.OperatorGraph`, `graph.Layer`,
                    `graph.Workload`

@@ -15,6 +15,7 @@ from phaze_opt.workload.compressed_attention import CompressedAttention
 from phaze_opt.workload.config_checks import check_shape
 from phaze_opt.workload.diffusion import Diffusion
 from phaze_opt.workload.experts import Experts, LatentAttention
+from phaze_opt.workload.projector import Projector
 from phaze_opt.workload.recurrences import DeltaNet, StateSpace
 from phaze_opt.workload.sparse_attention import Indexer
 from phaze_opt.workload.trained import Trained
@@ -174,6 +175,9 @@ class TransformerConfig:
         elements, and the text beside them (Stable Diffusion 3, FLUX.1).
     trained
         What of it is trained, where it is not all.
+    projector
+        What brings the results of ``images`` into the sequence, where that is a tower before a
+        language model (Qwen-VL); with rotary positions it may have ``position_rows`` too.
     compressed
         Attention of all blocks to the latest tokens and to compressed ones, and residual streams
         (DeepSeek-V4); heads share one key, and all blocks have experts.
@@ -243,6 +247,7 @@ class TransformerConfig:
     trained: Trained | UnsetType = UNSET
     pools: Literal[True] | UnsetType = UNSET
     compressed: CompressedAttention | UnsetType = UNSET
+    projector: Projector | UnsetType = UNSET
 
     def __post_init__(self) -> None:
         check_shape(self)
@@ -288,6 +293,14 @@ class TransformerConfig:
     def image_tokens(self) -> int:
         """Patches of an image, and one token for its class where it has one."""
         return (self.image_size // self.patch_size) ** 2 + (not self.pools)
+
+    @property
+    def image_tokens_in_text(self) -> int:
+        """Tokens of a sequence that images take the place of."""
+        if not (self.images and self.projector):
+            return 0
+        own = self.images.sequence - (not self.images.pools)
+        return self.projector.images * (own // self.projector.merge)
 
     @property
     def block_windows(self) -> tuple[int, ...]:
@@ -408,7 +421,8 @@ class TransformerConfig:
             if tower:
                 tower.require_tensor_degree(
                     tensor_degree,
-                    sequence_parallel=sequence_parallel,
+                    # Tokens of a tower before a language model stay whole.
+                    sequence_parallel=sequence_parallel and not self.projector,
                     model=f"The encoder of {model}",
                 )
         if tensor_degree < 1 or not self.divides(tensor_degree):

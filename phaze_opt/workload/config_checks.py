@@ -12,6 +12,7 @@ from phaze_opt.errors import InputError
 if TYPE_CHECKING:
     from phaze_opt.workload.compressed_attention import CompressedAttention
     from phaze_opt.workload.config import TransformerConfig
+    from phaze_opt.workload.projector import Projector
 
 LARGEST_SIZE = 2**24
 """Of every edge of a model's tensors."""
@@ -226,6 +227,35 @@ def _blocks(config: TransformerConfig) -> None:
         raise InputError("norm_parameters needs layer_norm; other norms have a weight.")
 
 
+def _projected(config: TransformerConfig, shape: Projector) -> None:
+    """Refuse images in a text that do not fit each other."""
+    tower = config.images
+    stacks = config.encoder or config.encoder_layers or config.diffusion or config.patch_size
+    if not (tower and tower.patch_size) or stacks or tower.experts or tower.images:
+        raise InputError(
+            "Images in a text need a tower of images with a patch_size, and a language model "
+            "without other stacks."
+        )
+    tokens = tower.sequence - (not tower.pools)
+    if tokens % shape.merge or shape.widths[-1:] != (config.hidden,):
+        raise InputError(
+            f"An image has {tokens} tokens, of which {shape.merge} become one, and the projector "
+            f"has widths {list(shape.widths)}; the first must be a multiple of the second, and the "
+            f"last width {config.hidden}."
+        )
+    most = min(tower.layers, config.layers)
+    if len(shape.deepstack) > most or not all(0 <= i < tower.layers for i in shape.deepstack):
+        raise InputError(
+            f"deepstack is {list(shape.deepstack)}, but it must be at most {most} of the "
+            f"{tower.layers} blocks of the tower."
+        )
+    if config.image_tokens_in_text > config.sequence:
+        raise InputError(
+            f"{shape.images} images have {config.image_tokens_in_text} tokens, but sequence is "
+            f"{config.sequence}; it must be longer."
+        )
+
+
 def _compressed(config: TransformerConfig, shape: CompressedAttention) -> None:
     """Refuse compressed attention that is none, or needs what the model does not have."""
     plain = config.attention == "flash" and config.causal and config.positions == "rotary"
@@ -261,7 +291,9 @@ def _towers(config: TransformerConfig) -> None:
             "A diffusion transformer has plain blocks whose tokens see each other: no experts, "
             "windows, shared heads, causal mask, dropout or other stacks."
         )
-    if not tower:
+    if config.projector:
+        _projected(config, config.projector)
+    if not tower or config.projector:
         return
     plain = config.positions == tower.positions == "learned" and not (
         config.encoder_layers or config.experts or config.windows or config.prediction_layers

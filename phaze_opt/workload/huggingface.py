@@ -34,6 +34,7 @@ from phaze_opt.workload.huggingface_fields import (
     whole_number,
 )
 from phaze_opt.workload.huggingface_hybrids import HYBRID_FAMILIES
+from phaze_opt.workload.huggingface_images import AskedImages, image_fields
 from phaze_opt.workload.huggingface_towers import TOWER_FAMILIES
 
 _ONLY: Plain = {
@@ -111,7 +112,9 @@ def is_huggingface_config(path: Path) -> bool:
     return bool(stated) and "schema_version" not in stated
 
 
-def read_huggingface_config(path: Path, *, predicts_ahead: bool = False) -> TransformerConfig:
+def read_huggingface_config(
+    path: Path, *, predicts_ahead: bool = False, images: AskedImages | None = None
+) -> TransformerConfig:
     """Return the shape in a ``config.json``, or in the folder that holds one.
 
     Parameters
@@ -121,6 +124,9 @@ def read_huggingface_config(path: Path, *, predicts_ahead: bool = False) -> Tran
     predicts_ahead
         Whether to read the layers that predict tokens further ahead: as many as the configuration
         states, one where it states none.
+    images
+        Of a sample, which go through the tower of a model of images and text; only its language
+        model is read where there are none.
 
     Raises
     ------
@@ -138,7 +144,8 @@ def read_huggingface_config(path: Path, *, predicts_ahead: bool = False) -> Tran
     plain.setdefault("model_type", plain.get(_CLASS))
     if plain["model_type"] is None:
         raise InputError(f"The {what} has no model_type.")
-    plain = _language_model(plain, what)
+    whole = plain
+    plain = _language_model(plain, what, only=images is None)
     model_type = plain["model_type"]
     if not isinstance(model_type, str) or model_type not in FAMILIES:
         error = unknown_name("model_type", model_type, {*FAMILIES, *_WITH_TEXT})
@@ -152,10 +159,13 @@ def read_huggingface_config(path: Path, *, predicts_ahead: bool = False) -> Tran
     if predicts_ahead:
         counts = (whole_number(plain, key, 0) for key in _PREDICTION_LAYERS)
         fields["prediction_layers"] = max(*counts, 1)
-    return from_builtins(_plainest(fields), TransformerConfig, what)
+    fields = _plainest(fields)
+    if images is not None:
+        fields |= image_fields(whole, images, fields["hidden"])
+    return from_builtins(fields, TransformerConfig, what)
 
 
-def _language_model(plain: dict[str, Any], what: str) -> dict[str, Any]:
+def _language_model(plain: dict[str, Any], what: str, *, only: bool) -> dict[str, Any]:
     """Return the configuration of the language model inside one of images and text."""
     inner = _WITH_TEXT.get(str(plain["model_type"]))
     if inner is None:
@@ -166,11 +176,13 @@ def _language_model(plain: dict[str, Any], what: str) -> dict[str, Any]:
         text = {key: value for key, value in plain.items() if key != "architectures"}
     if not isinstance(text, Mapping):
         raise refusal("text_config", text, "a configuration")
-    _log.warning(
-        "The %s is of images and text: only its language model is read, and every token is taken "
-        "for one of text. Left out are the vision tower and the projector.",
-        what,
-    )
+    if only:
+        _log.warning(
+            "The %s is of images and text: only its language model is read, and every token is "
+            "taken for one of text. Left out are the vision tower and the projector; +images1 "
+            "behind the model's name adds them, with one image per sample.",
+            what,
+        )
     tied = {"tie_word_embeddings": plain.get("tie_word_embeddings")}
     own = text.get("model_type") if "text_config" in plain else None
     return {**tied, **text, "model_type": _TEXT_NAMES.get(str(own), own or inner)}

@@ -23,12 +23,17 @@ from phaze_opt.workload.cache import CachedVariant, CaptureKey, read_variant, wr
 from phaze_opt.workload.config import TransformerConfig
 from phaze_opt.workload.graph import Workload, expert_tensor_of
 from phaze_opt.workload.huggingface import is_huggingface_config, read_huggingface_config
+from phaze_opt.workload.huggingface_images import AskedImages
 from phaze_opt.workload.model_string import is_model_string, parse_model_string
 from phaze_opt.workload.trained import Trained, trained_parts
 from phaze_opt.workload.workload_file import read_workload, select_variants
 
 _HUGGING_FACE, _FILE = "hf:", ".json"
-_PREDICTS_AHEAD = re.compile(r"\+mtp([1-9]\d{0,5})?$")
+_ADDED = re.compile(
+    r"(?:\+images(?P<images>[1-9]\d{0,5})(?:x(?P<edge>[1-9]\d{0,5}))?)?"
+    r"(?P<ahead>\+mtp(?P<layers>[1-9]\d{0,5})?)?$"
+)
+"""What a name adds to a model: images of every sample, and layers that predict further ahead."""
 _LARGEST_MICROBATCH = 2**16
 
 LONGEST_UNSTATED_SEQUENCE = 8192
@@ -66,6 +71,8 @@ def load_workload(
         by their content; or ``hf:`` with the path of a configuration or of its folder. ``+mtp``
         at the end of any but a captured workload adds the layers that predict tokens further ahead
         (multi-token prediction): as many as a configuration states, else one; ``+mtp2`` adds two.
+        ``+images2`` before that gives every sample two images, through the tower of a configuration
+        of images and text; ``+images2x896`` says how large they are.
     tensor_parallel, microbatch
         Tensor degrees and microbatches (samples) to capture, in every combination.
     sequence_parallel
@@ -261,11 +268,20 @@ def model_config(model: str, sequence: int | None = None) -> TransformerConfig:
     sequence
         Tokens per sample, instead of the model's own.
     """
-    base, ahead = _base(model), _PREDICTS_AHEAD.search(model)
-    stated = int(ahead[1] or 0) if ahead else 0
+    base, added = _base(model), _ADDED.search(model)
+    assert added is not None  # it may be empty
+    ahead, stated = added["ahead"] is not None, int(added["layers"] or 0)
+    images = None
+    if added["images"]:
+        images = AskedImages(int(added["images"]), int(added["edge"] or 0))
+        if not _is_file(base):
+            raise InputError(
+                f"{model} asks for images, but only the configuration of a model of images and "
+                "text has a tower for them; leave +images out."
+            )
     if _is_file(base):
         path = Path(base.removeprefix(_HUGGING_FACE))
-        config = read_huggingface_config(path, predicts_ahead=ahead is not None)
+        config = read_huggingface_config(path, predicts_ahead=ahead, images=images)
         if stated:
             config = replace(config, prediction_layers=stated)
     elif is_model_string(base) or base in _models():
@@ -318,8 +334,8 @@ def microbatches(model: str) -> tuple[int, ...] | None:
 
 
 def _base(model: str) -> str:
-    """Return the model without what its name says of layers that predict further ahead."""
-    return _PREDICTS_AHEAD.sub("", model)
+    """Return the model without what its name adds."""
+    return _ADDED.sub("", model)
 
 
 def _is_file(model: str) -> bool:
@@ -339,7 +355,7 @@ def _is_captured(model: str) -> bool:
     base = _base(model)
     if base != model and Path(base).exists() and _is_captured(base):
         raise InputError(
-            f"{base} is a captured workload, to which +mtp can add no layers; "
+            f"{base} is a captured workload, to which +mtp and +images can add no layers; "
             "it stands behind a name, a shape or a configuration."
         )
     is_path = model.endswith(_FILE) and not model.startswith(_HUGGING_FACE)

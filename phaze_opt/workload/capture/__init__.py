@@ -10,6 +10,7 @@ Modules
 ``transformer``          a named model: its distinct layers, `transformer.capture_transformer`
 ``assembly``             what a model is put together from: layers, places, who reads whom
 ``towers``               models of two stacks: speech that text attends to, images beside text
+``images_in_text``       a tower of images before a language model
 ``diffusion``            diffusion transformers: blocks of two streams and of a joint one
 ``blocks``, ``ends``     a transformer's modules: blocks; embeddings and heads
 ``attention``            the attentions and norms of blocks, latent attention among them

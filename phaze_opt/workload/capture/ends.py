@@ -114,9 +114,12 @@ class RelativePositions(nn.Module):
 class PatchEmbedding(nn.Module):
     """Patches of an image as tokens, behind a token for its class (Dosovitskiy et al. 2021).
 
-    Images that are pooled have no such token. Every device of a group makes the patches, and
-    returns its share of them where the sequence is split.
+    Images that are pooled have no such token, and towers with rotary positions may have no table of
+    positions, or one of another length, whose rows are looked up. Every device of a group makes the
+    patches, and returns its share of them where the sequence is split.
     """
+
+    position_ids: Tensor
 
     def __init__(
         self, config: TransformerConfig, *, bias: bool = True, group: TensorGroup | None = None
@@ -128,7 +131,11 @@ class PatchEmbedding(nn.Module):
         self.project = _whole_linear(inputs, config.hidden, bias=bias)
         self.norm = norm_of(config, config.hidden) if config.embedding_norm else None
         self.first = None if config.pools else parameter(1, 1, config.hidden)
-        self.positions = parameter(config.sequence, 1, config.hidden)
+        rows = config.sequence if config.positions == "learned" else config.position_rows
+        self.positions = parameter(rows, 1, config.hidden) if rows else None
+        if rows not in (0, config.sequence):
+            ids = torch.empty((config.sequence, 1), dtype=torch.int64, device="meta")
+            self.register_buffer("position_ids", ids)
 
     def forward(self, images: Tensor) -> Tensor:
         """Return the residual stream of ``(batch, channels, height, width)`` images."""
@@ -137,11 +144,14 @@ class PatchEmbedding(nn.Module):
         x = self.project(patches.reshape(-1, len(images), self.project.in_features))
         if self.first is not None:
             x = torch.cat([self.first.expand(1, *x.shape[1:]), x])
-        positions: Tensor = self.positions
+        positions: Tensor | None = self.positions
+        if positions is not None and len(positions) != len(x):
+            positions = functional.embedding(self.position_ids, positions.squeeze(1))
         if self.share > 1:
             rows = len(x) // self.share
-            x, positions = x[:rows], positions[:rows]
-        x = x + positions
+            x, positions = x[:rows], None if positions is None else positions[:rows]
+        if positions is not None:
+            x = x + positions
         if self.norm is not None:
             x = self.norm(x)
         return dropout(x, self.config.dropout)

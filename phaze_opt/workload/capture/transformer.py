@@ -36,6 +36,7 @@ from phaze_opt.workload.capture.ends import (
 )
 from phaze_opt.workload.capture.experts import RoutedExperts
 from phaze_opt.workload.capture.hybrid_blocks import HybridBlock, kind_of
+from phaze_opt.workload.capture.images_in_text import with_images
 from phaze_opt.workload.capture.layer import capture_layer
 from phaze_opt.workload.capture.tensor_parallel import DTYPE, TensorGroup
 from phaze_opt.workload.capture.towers import images_and_text, speech_and_text
@@ -186,7 +187,7 @@ def _assembly(config: TransformerConfig, group: TensorGroup, microbatch: int) ->
     """Return the layers of a model and how they stand together."""
     if config.encoder:
         return speech_and_text(config, group, microbatch)
-    if config.images:
+    if config.images and not config.projector:
         return images_and_text(config, group, microbatch)
     if config.diffusion:
         return diffusion_transformer(config, group, microbatch)
@@ -198,7 +199,8 @@ def _assembly(config: TransformerConfig, group: TensorGroup, microbatch: int) ->
         for place in range(last)
         for reader in dict.fromkeys((place + 1, last if place >= config.layers else place + 1))
     )
-    return Assembly(_parts(config, group, microbatch), places, edges)
+    text = Assembly(_parts(config, group, microbatch), places, edges)
+    return with_images(text, config, group, microbatch) if config.projector else text
 
 
 def _routed_parameters(module: nn.Module) -> int:
