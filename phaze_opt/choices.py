@@ -33,6 +33,9 @@ PipelineScheduleName = Literal[
     "1f1b", "gpipe", "interleaved", "zb-h1", "zb-h2", "zb-1p", "zb-2p", "zb-v"
 ]
 PlotKind = Literal["history", "area", "parallel", "breakdown", "importance"]
+RankOrderChoice = Literal["two", "solve"]
+"""Replicas of a stage or stages of a replica are neighbours; or also some replicas inside the
+stages and others outside."""
 Recompute = Literal["none", "selective", "full", "solve"]
 SoftwareName = Literal[
     "megatron", "megatron-bridge", "torchtitan-eager", "torchtitan-compiled", "maxtext", "mpt"

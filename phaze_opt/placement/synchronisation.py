@@ -39,7 +39,7 @@ from phaze_opt.arrays import FloatArray, IntArray
 from phaze_opt.choices import CollectiveName
 from phaze_opt.codec import data_table, from_builtins
 from phaze_opt.network.cluster import Cluster
-from phaze_opt.network.collective import collective_terms
+from phaze_opt.network.collective import collective_terms, split_terms
 from phaze_opt.network.term import Term, cheapest, one_after_the_other
 from phaze_opt.on_demand import cached_property
 from phaze_opt.optimizers import Optimizer
@@ -232,11 +232,15 @@ class ReplicaGroup:
         The layers.
     data, stride
         How many replicas, and the distance of their ranks.
+    inside, outside_stride
+        How many of them are neighbours where others are further apart, and how far; else 0.
     """
 
     replicated: ReplicatedLayers
     data: int
     stride: int
+    inside: int = 0
+    outside_stride: int = 0
 
     @property
     def problem(self) -> PlacementProblem:
@@ -277,12 +281,11 @@ class ReplicaGroup:
         group = self.problem.training.sharing(self.data)
         if group < self.data and self.zero > 0:
             return GroupTerms(self._terms_of_groups(kind, group))
-        of_all = collective_terms(kind, self.data, cluster, self.stride)
+        apart = self.data, self.stride, self.inside, self.outside_stride
+        of_all = replica_terms(kind, *apart, cluster)
         if experts == 1:
             return GroupTerms(of_all)
-        # Devices that have the same share of the experts are as far apart as all shares reach.
-        of_same = collective_terms(kind, self.data // experts, cluster, self.stride * experts)
-        return GroupTerms(of_all, of_same)
+        return GroupTerms(of_all, replica_terms(kind, *with_same_experts(*apart, experts), cluster))
 
     def _terms_of_groups(self, kind: CollectiveName, group: int) -> tuple[Term, ...]:
         """Return what replicas exchange of which only so many neighbours share anything out.
@@ -401,6 +404,30 @@ class ReplicaGroup:
         each = float(self._optimizer.gathered_bytes)
         routed = routed_of_runs(self.replicated.held.parameters)
         return self.weight_terms.table_s(self.replicated.parameters, routed, each)
+
+
+def replica_terms(
+    kind: CollectiveName,
+    data: int,
+    stride: int,
+    inside: int,
+    outside_stride: int,
+    cluster: Cluster,
+) -> tuple[Term, ...]:
+    """Return what a collective of replicas costs; the others are fields of `ReplicaGroup`."""
+    if inside == 0:
+        return collective_terms(kind, data, cluster, stride)
+    return split_terms(kind, inside, stride, data // inside, outside_stride, cluster)
+
+
+def with_same_experts(
+    data: int, stride: int, inside: int, outside_stride: int, experts: int
+) -> tuple[int, int, int, int]:
+    """Return the replicas that have the same one of some shares of the experts.
+
+    They are as far apart as all shares reach.
+    """
+    return data // experts, stride * experts, inside // experts, outside_stride
 
 
 def levels_used(terms: Sequence[Term]) -> frozenset[int]:

@@ -64,6 +64,7 @@ WORDS = (
     "context_kind",
     "recompute_parts",
     "offload_parts",
+    "rank_order",
     "attention",
     "cluster",
 )

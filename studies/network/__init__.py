@@ -1,0 +1,1 @@
+"""Chip and network together: two spaces, enumerated, certified and verified."""
