@@ -19,6 +19,7 @@ from phaze_opt.choices import (
     OptimizerName,
     Overlap,
     PipelineScheduleName,
+    RankOrderChoice,
     Recompute,
     SoftwareName,
 )
@@ -112,6 +113,14 @@ class PointOptions:
             show_default=False,
         ),
     ] = ""
+    rank_order: Annotated[
+        RankOrderChoice,
+        typer.Option(
+            help="Orders of ranks that are tried, tensor-parallel groups innermost: replicas of a "
+            "stage or stages of a replica next (two), or also some replicas inside the stages and "
+            "others outside (solve)."
+        ),
+    ] = "two"
     zero: Annotated[int, typer.Option(help="ZeRO stage, 0 to 3.")] = 0
     zero_group: Annotated[
         int,
@@ -466,6 +475,7 @@ class PointOptions:
             zero_group=self.zero_group,
             pipeline_schedule=self.pipeline_schedule or by_default,
             interleave=self.interleave,
+            rank_order=self.rank_order,
             residency=self.residency,
             expert_parallel=self.expert_parallel,
             expert_tensor_parallel=self.expert_tensor_parallel,

@@ -36,6 +36,9 @@ PipelineScheduleName = Literal[
 PlotKind = Literal["history", "area", "parallel", "breakdown", "importance"]
 ProcessNodeName = Literal["n28", "n16", "n10", "n7", "n5", "n4", "n3"]
 """Classes of manufacturing processes: n16 holds 12FFN, n7 holds N6, n4 holds 4N and 4NP."""
+RankOrderChoice = Literal["two", "solve"]
+"""Replicas of a stage or stages of a replica are neighbours; or also some replicas inside the
+stages and others outside."""
 Recompute = Literal["none", "selective", "full", "solve"]
 SoftwareName = Literal[
     "megatron", "megatron-bridge", "torchtitan-eager", "torchtitan-compiled", "maxtext", "mpt"

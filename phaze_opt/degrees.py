@@ -22,7 +22,10 @@ REPLICAS_INSIDE: RankOrder = ("pipeline", "data", "tensor")
 """The replicas of a stage are neighbours."""
 
 RANK_ORDERS = (REPLICAS_INSIDE, STAGES_INSIDE)
-"""All orders; on a network of one level they are the same."""
+"""All orders in which the replicas stand together; on a network of one level they are the same."""
+
+REPLICAS_SPLIT: RankOrder = ("data", "pipeline", "data", "tensor")
+"""Some replicas of a stage are neighbours, and all stages of these stand before other replicas."""
 
 _TEXT = re.compile(r"[1-9][0-9]*(?:x[1-9][0-9]*){2,4}")
 
@@ -86,12 +89,13 @@ class Degrees(NamedTuple):
         return ranks
 
 
-RankOrderText = Literal["tensor-data-pipeline", "tensor-pipeline-data"]
+RankOrderText = Literal["tensor-data-pipeline", "tensor-pipeline-data", "tensor-data-pipeline-data"]
 """An order of ranks in words, innermost axis first."""
 
 ORDER_TEXTS: Mapping[RankOrder, RankOrderText] = {
     REPLICAS_INSIDE: "tensor-data-pipeline",
     STAGES_INSIDE: "tensor-pipeline-data",
+    REPLICAS_SPLIT: "tensor-data-pipeline-data",
 }
 
 

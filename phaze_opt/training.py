@@ -18,6 +18,7 @@ from phaze_opt.choices import (
     OptimizerName,
     Overlap,
     PipelineScheduleName,
+    RankOrderChoice,
     Recompute,
 )
 from phaze_opt.on_demand import hashed_once
@@ -192,6 +193,10 @@ class Training:
         Among how many neighbouring replicas ZeRO shares out; the groups hold copies of one another
         (hybrid sharding: ``HYBRID_SHARD`` of PyTorch's FSDP; MaxText's ``dcn_data_parallelism``
         beside ``ici_fsdp_parallelism``). 0 for all replicas.
+    rank_order
+        The orders of ranks that a placement may have, tensor parallelism innermost: ``two``, or
+        ``solve`` for those with some replicas inside the stages and others outside, too. Replicas
+        inside fill units of the network's levels, or share experts and sequences.
     offload_parts
         What of a layer waits on the host from its forward to its backward, of `OFFLOAD_PARTS` with
         commas between them: ``layer`` for all that the layer keeps, or inputs of parts. It goes
@@ -240,6 +245,7 @@ class Training:
     fp8_scaling: Fp8Scaling = "current"
     fp8_transposes: bool | None = None
     zero_group: int = 0
+    rank_order: RankOrderChoice = "two"
     offload_parts: str = ""
     offload_share: float = 1.0
     offload_optimizer: float = 0.0

@@ -182,6 +182,11 @@ def _zero_group(training: Training) -> None:
     group = training.zero_group
     if group == 0:
         return
+    if training.rank_order == "solve":
+        raise InputError(
+            f"zero_group is {group} and rank_order is solve, but groups are known of replicas that "
+            "stand together only; leave one out."
+        )
     check_size("zero_group", group, MOST_SAMPLES)
     if group == 1 or training.zero == 0:
         raise InputError(

@@ -16,8 +16,10 @@ from pathlib import Path
 
 from phaze_opt.codec import write_whole
 from phaze_opt.evaluation import COST_MODEL_VERSION, Evaluation
+from phaze_opt.network.bill import network_bill
 from phaze_opt.placement.placement_problem import Placement
 from phaze_opt.report.words import kind_words, placement_words
+from phaze_opt.spec.axis_names import kind_of
 from phaze_opt.spec.space import DesignPoint
 from phaze_opt.spec.study_spec import read_spec
 from phaze_opt.study.study import Study, create_study
@@ -192,6 +194,8 @@ def _section(found: Found) -> Iterator[str]:
         if baseline.values is not None:
             times = best.metrics.value / baseline.values[0]
             yield f"- Against {baseline.name}, at its best: {times:.3f} ×"
+    if any(name == "cluster" or kind_of(name) == "network" for name, _ in best.point):
+        yield f"- Network: {_network_words(found)}"
     enumeration = found.enumeration
     yield (
         f"- {enumeration.status}: {enumeration.points:,} designs, "
@@ -199,6 +203,18 @@ def _section(found: Found) -> Iterator[str]:
         f"(`{found.name}.csv`)"
     )
     yield f"- Certificate checked: {'; '.join(found.checked)}"
+
+
+def _network_words(found: Found) -> str:
+    """Say what the network of the best design costs and draws for every device."""
+    best = found.study.resolved.design(DesignPoint(found.enumeration.top[0].point))
+    bill = network_bill(best.cluster, best.cluster.devices)
+    each = 1.0 / best.cluster.devices
+    usd, power_w = bill.usd.times(each), bill.power_w.times(each)
+    return (
+        f"{usd.central:,.0f} USD ({usd.low:,.0f} to {usd.high:,.0f}) and {power_w.central:.0f} W "
+        f"({power_w.low:.0f} to {power_w.high:.0f}) per device, without adapters"
+    )
 
 
 if __name__ == "__main__":

@@ -219,6 +219,11 @@ class Cluster(PrintsAsTables):
         """Devices that all levels together can join; infinite if one has no size."""
         return math.prod(math.inf if v.group_size is None else v.group_size for v in self.levels)
 
+    @property
+    def bandwidth_bytes_per_s(self) -> float:
+        """Nominal, per device and direction, of all levels together."""
+        return sum(level.bandwidth_bytes_per_s for level in self.levels)
+
 
 def in_domains(cluster: Cluster, domains: int) -> Cluster:
     """Return a network whose devices stand in so many domains of its innermost level.

@@ -33,7 +33,7 @@ from phaze_opt.network.algorithms import (
 )
 from phaze_opt.network.cluster import Cluster, launch_s, outermost_level
 from phaze_opt.network.groups import WholeUnits, levels_with_units, members_per_level
-from phaze_opt.network.term import Term, cheapest, nothing_sent
+from phaze_opt.network.term import Term, cheapest, nothing_sent, one_after_the_other
 
 __all__ = [
     "COLLECTIVES",
@@ -44,6 +44,7 @@ __all__ = [
     "collective_terms",
     "has_ranges",
     "rising_starts",
+    "split_terms",
     "tensor_terms",
 ]
 
@@ -142,6 +143,51 @@ def collective_terms(
         terms.append(hierarchical_term(kind, members, cluster, stride, in_switch=True))
     start_s = launch_s(cluster, outermost_level(group, cluster, stride))
     return tuple(term._replace(latency_s=start_s + term.latency_s) for term in terms)
+
+
+@lru_cache(maxsize=65536)
+def split_terms(
+    kind: CollectiveName,
+    inside: int,
+    stride: int,
+    outside: int,
+    outer_stride: int,
+    cluster: Cluster,
+) -> tuple[Term, ...]:
+    """Return what a collective costs among groups of neighbours that are further apart.
+
+    It goes inside the groups and among those at the same place of all groups, each in its best way:
+    an all-reduce is a reduce-scatter inside, an all-reduce among them, and an all-gather inside.
+
+    Parameters
+    ----------
+    kind
+        No all-to-all.
+    inside, stride
+        Members of each group, and how far they are apart.
+    outside, outer_stride
+        Groups, and how far those at the same place are apart.
+    cluster
+        The network.
+
+    Raises
+    ------
+    InputError
+        As `collective_terms`.
+    """
+    if inside == 1:
+        return collective_terms(kind, outside, cluster, outer_stride)
+    share = 1.0 / inside
+    others = collective_terms(kind, outside, cluster, outer_stride)
+    if kind != "all_reduce":
+        own = collective_terms(kind, inside, cluster, stride)
+        return tuple(
+            [one_after_the_other(first, next_, share) for first in own for next_ in others]
+        )
+    scatters = collective_terms("reduce_scatter", inside, cluster, stride)
+    gathers = collective_terms("all_gather", inside, cluster, stride)
+    both = [one_after_the_other(*each, 1.0) for each in zip(scatters, gathers, strict=True)]
+    return tuple([one_after_the_other(first, next_, share) for first in both for next_ in others])
 
 
 def tensor_terms(group: int, cluster: Cluster) -> tuple[tuple[Term, ...], ...]:

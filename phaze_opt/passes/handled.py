@@ -44,6 +44,7 @@ HANDLED: Mapping[str, Mapping[str, tuple[object, ...]]] = {
         "global_batch": _EVERY,
         "pipeline_schedule": ("1f1b", "gpipe", "interleaved", *ZERO_BUBBLE),
         "interleave": _EVERY,
+        "rank_order": ("two", "solve"),
         # Of the variant and of the replicas.
         "expert_parallel": _EVERY,
         "dispatch_precision": ("bf16", "fp8"),  # of the variant

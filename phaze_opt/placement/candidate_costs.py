@@ -49,7 +49,7 @@ from phaze_opt.placement.synchronisation import (
 )
 from phaze_opt.placement.zero_bubble import KnownOrders
 
-_Key = tuple[int, int, int, int, Term, bool]
+_Key = tuple[int, int, int, int, int, Term, bool]
 
 Runs = EllipsisType | tuple[IntArray, IntArray]
 """Runs of layers, that is possible stages, by first and last + 1 layer; all of them by default."""
@@ -105,7 +105,7 @@ class CandidateCosts:
         self._stages_of: dict[Candidate, StageCosts] = {}
         self._least_stages: dict[CandidateGrid, StageCosts] = {}
         self._replicated: dict[int, ReplicatedLayers] = {}
-        self._groups: dict[tuple[int, int, int], ReplicaGroup] = {}
+        self._groups: dict[tuple[int, int, int, int, int], ReplicaGroup] = {}
         self._work: dict[_Key, StageWork] = {}
         self._tails: dict[_Key, FloatArray] = {}
         self._least_tails: dict[CandidateGrid, FloatArray] = {}
@@ -223,7 +223,8 @@ class CandidateCosts:
 
     def group(self, candidate: Candidate) -> ReplicaGroup:
         """Return the replicas of each stage."""
-        key = candidate.tensor, candidate.data, candidate.stride("data")
+        apart = candidate.stride("data"), candidate.inside, candidate.outside_stride
+        key = candidate.tensor, candidate.data, *apart
         group = self._groups.get(key)
         if group is None:
             if self.layers > MOST_LAYERS:
@@ -399,7 +400,7 @@ class CandidateCosts:
         """
         training = self.problem.training
         shares_out = training.zero > 0 or training.holds_experts_apart(candidate.tensor)
-        if shares_out or not has_ranges(self.problem.cluster):
+        if shares_out or candidate.inside or not has_ranges(self.problem.cluster):
             return self.least_tail_term_s(candidate)
         starts = _shared_starts(self.problem.cluster, candidate.stride("data"))
         data = int(starts[np.searchsorted(starts, candidate.data, side="right") - 1])
@@ -415,6 +416,7 @@ class CandidateCosts:
                 candidate.data,
                 candidate.shares,
                 candidate.stride("data"),
+                candidate.inside,
                 self.message(candidate),
                 candidate.pipeline == 1,
             )

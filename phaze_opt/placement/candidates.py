@@ -7,8 +7,9 @@ they are. Where there are very many, they are in classes too: each is bounded by
 exchange beside what its most share out, and tried with its fewest and its most.
 
 Ranks are numbered with tensor parallelism innermost; then either the replicas of one stage or the
-stages of one replica are neighbours. On a cluster of one flat level the two are the same. Devices
-that share a sequence are replicas next to each other: they hold the same parameters.
+stages of one replica are neighbours; or, where that is asked for, some replicas of a stage, then
+its neighbours in the pipeline, then its other replicas. On one flat level all are the same.
+Devices that share a sequence are replicas next to each other: they hold the same parameters.
 """
 
 from __future__ import annotations
@@ -22,7 +23,14 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from phaze_opt.arrays import BoolArray, FloatArray, IntArray
-from phaze_opt.degrees import RANK_ORDERS, REPLICAS_INSIDE, Axis, Degrees, RankOrder
+from phaze_opt.degrees import (
+    RANK_ORDERS,
+    REPLICAS_INSIDE,
+    REPLICAS_SPLIT,
+    Axis,
+    Degrees,
+    RankOrder,
+)
 from phaze_opt.network.cluster import Cluster
 from phaze_opt.network.collective import has_ranges, rising_starts
 from phaze_opt.network.groups import WholeUnits, whole_units
@@ -49,17 +57,20 @@ class Candidate(NamedTuple):
     sharing
         Over how many replicas states are shared out, where not over all: more of them bound many
         candidates at once.
+    inside
+        Replicas inside the stages, where others are outside; 0 where all stand together.
     """
 
     devices: int
     degrees: Degrees
     order: RankOrder = REPLICAS_INSIDE
     sharing: int = 0
+    inside: int = 0
 
     @classmethod
-    def of(cls, degrees: Degrees, order: RankOrder = REPLICAS_INSIDE) -> Candidate:
+    def of(cls, degrees: Degrees, order: RankOrder = REPLICAS_INSIDE, inside: int = 0) -> Candidate:
         """Build a candidate from its degrees."""
-        return cls(degrees.devices, degrees, order)
+        return cls(degrees.devices, degrees, order, inside=inside)
 
     @property
     def pipeline(self) -> int:
@@ -82,8 +93,15 @@ class Candidate(NamedTuple):
         return self.degrees.tensor
 
     def stride(self, axis: Axis) -> int:
-        """Return how far neighbours along an axis are apart, in ranks."""
-        return self.degrees.stride(axis, self.order)
+        """Return how far neighbours along an axis are apart in ranks; of replicas, those inside."""
+        if not self.inside:
+            return self.degrees.stride(axis, self.order)
+        return self.tensor * self.inside if axis == "pipeline" else self.tensor
+
+    @property
+    def outside_stride(self) -> int:
+        """Distance of replicas outside the stages, in ranks; 0 where all stand together."""
+        return self.tensor * self.inside * self.pipeline
 
 
 class DeepestPipelines(NamedTuple):
@@ -115,6 +133,8 @@ class CandidateGrid:
         takes at least as long, and no stage has less memory; unless they share states out.
     shares_out
         Whether they do.
+    inside
+        See `Candidate`.
     """
 
     tensor: int
@@ -126,6 +146,7 @@ class CandidateGrid:
     pipeline: IntArray
     microbatches: IntArray
     shares_out: bool = False
+    inside: int = 0
 
     @property
     def sizes(self) -> IntArray:
@@ -207,7 +228,7 @@ class CandidateGrid:
         if self.shares_out:
             step = max(1, most - fewest)
         for data in range(fewest, most + 1, step):
-            yield Candidate.of(Degrees(pipeline, data, self.tensor), self.order)
+            yield Candidate.of(Degrees(pipeline, data, self.tensor), self.order, self.inside)
 
 
 def candidate_grids(
@@ -266,16 +287,16 @@ def _grids_of_degree(
 ) -> Iterator[CandidateGrid]:
     """Yield the candidates of one tensor degree."""
     reach = _reach(cluster)
-    for order in rank_orders(cluster, training, tensor):
-        classes = list(_classes(tensor, order, layers, cluster, training, shares_out))
+    for order, inside in rank_orders(cluster, training, tensor):
+        classes = list(_classes(tensor, order, inside, layers, cluster, training, shares_out))
         if not classes:
-            return
+            continue
         stages, first, last = zip(*classes, strict=True)
         data, most = np.concatenate(first), np.concatenate(last)
         pipeline = np.repeat(np.array(stages, dtype=np.int64), [len(each) for each in first])
         microbatches = training.microbatches(data)
         # The stages of one replica are so far apart.
-        span = pipeline * tensor * (data if order == REPLICAS_INSIDE else 1)
+        span = pipeline * tensor * (data if order == REPLICAS_INSIDE else max(inside, 1))
         # Levels twice, and one more where gradients are accumulated.
         kind = 2 * np.searchsorted(reach, span) + (microbatches > 1)
         for each in np.flatnonzero(np.bincount(kind)):
@@ -290,6 +311,7 @@ def _grids_of_degree(
                 pipeline[here],
                 microbatches[here],
                 shares_out,
+                inside,
             )
 
 
@@ -308,18 +330,53 @@ def _size_of_degree(
         return DegreeSize(len(orders) * int(each.sum()), most)
     firsts = [
         first
-        for order in orders
-        for _, first, _ in _classes(tensor, order, layers, cluster, training, shares_out)
+        for order, inside in orders
+        for _, first, _ in _classes(tensor, order, inside, layers, cluster, training, shares_out)
     ]
     different = np.unique(np.concatenate(firsts)) if firsts else ()
     return DegreeSize(sum(map(len, firsts)), len(different))
 
 
-def rank_orders(cluster: Cluster, training: Training, tensor: int) -> tuple[RankOrder, ...]:
-    """Return the orders of ranks that differ; what shares experts or sequences is together."""
-    apart = training.replica_step(tensor) > 1 or training.holds_experts_apart(tensor)
+def rank_orders(
+    cluster: Cluster, training: Training, tensor: int
+) -> tuple[tuple[RankOrder, int], ...]:
+    """Return the orders of ranks that differ, each with its replicas inside (`Candidate`).
+
+    What shares experts or sequences is together. Where all orders are asked for, replicas inside
+    the stages are as many as share these, or fill a unit of a level or what a leaf switch joins.
+    """
+    step = training.replica_step(tensor)
+    apart = step > 1 or training.holds_experts_apart(tensor)
     only = len(cluster.levels) == 1 or apart
-    return RANK_ORDERS[:1] if only else RANK_ORDERS
+    orders = [(order, 0) for order in (RANK_ORDERS[:1] if only else RANK_ORDERS)]
+    if training.rank_order == "two":
+        return tuple(orders)
+    if only and not apart and not cluster.levels[0].is_uniform:
+        orders.append((RANK_ORDERS[1], 0))
+    units, sizes = 1, [step * tensor]
+    for level in cluster.levels:
+        sizes.append(level.leaf_devices or units)
+        units *= level.group_size or cluster.devices
+        sizes.append(units)
+    fitting = {size // tensor for size in sizes if size < cluster.devices and size % tensor == 0}
+    return (
+        *orders,
+        *(
+            (REPLICAS_SPLIT, inside)
+            for inside in sorted(fitting)
+            if inside > 1 and not inside % step
+        ),
+    )
+
+
+def given_candidates(degrees: Degrees, cluster: Cluster, training: Training) -> list[Candidate]:
+    """Return the candidates of given degrees, one for every order of ranks that they can have."""
+    return [
+        Candidate.of(degrees, order, inside)
+        for order, inside in rank_orders(cluster, training, degrees.tensor)
+        if not inside
+        or (degrees.pipeline > 1 and degrees.data > inside and degrees.data % inside == 0)
+    ]
 
 
 def most_data(devices: int, cluster: Cluster, training: Training) -> int:
@@ -330,6 +387,7 @@ def most_data(devices: int, cluster: Cluster, training: Training) -> int:
 def _classes(
     tensor: int,
     order: RankOrder,
+    inside: int,
     layers: int,
     cluster: Cluster,
     training: Training,
@@ -339,6 +397,12 @@ def _classes(
     most = most_data(tensor, cluster, training)
     for stages in range(1, min(layers, cluster.devices // tensor) + 1):
         fitting = min(most, cluster.devices // (stages * tensor))
+        if inside:
+            # With one stage, or no replicas outside, all would stand together.
+            split = np.arange(2 * inside, fitting + 1, inside, dtype=np.int64)
+            if stages > 1 and len(split):
+                yield stages, split, split
+            continue
         stride = tensor if order == REPLICAS_INSIDE else stages * tensor
         units = whole_units(cluster, stride)
         first = _starts(tensor, cluster, training, units, most, shares_out)

@@ -170,7 +170,7 @@ def _placements(problem: PlacementProblem, chain: _Chain, attempt: _Try) -> Iter
         return
     for starts in loaded, even_starts(problem.layers[given.tensor], len(loaded)):
         degrees = Degrees(len(starts), given.data, given.tensor)
-        placement = place_split(problem, Candidate.of(degrees, given.order), starts)
+        placement = place_split(problem, Candidate.of(degrees, given.order, given.inside), starts)
         if placement is not None:
             yield placement
 

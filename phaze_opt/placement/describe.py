@@ -82,6 +82,7 @@ def describe(
         expert_tensor=costs.problem.training.expert_tensor_parallel,
         context=costs.problem.training.context_parallel,
         order=None if split is None else split.order,
+        replicas_inside=candidate.inside,
     )
 
 

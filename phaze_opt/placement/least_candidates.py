@@ -14,15 +14,14 @@ import numpy as np
 
 from phaze_opt.arrays import BoolArray, FloatArray, IntArray, distinct_rows
 from phaze_opt.choices import CollectiveName, PipelineScheduleName
-from phaze_opt.degrees import RANK_ORDERS, REPLICAS_INSIDE, Degrees
+from phaze_opt.degrees import RANK_ORDERS, REPLICAS_INSIDE, REPLICAS_SPLIT, Degrees
 from phaze_opt.network.cluster import Cluster
-from phaze_opt.network.collective import collective_terms
 from phaze_opt.network.term import Term
 from phaze_opt.optimizers import Optimizer
 from phaze_opt.passes.layer_cost import LayerCost, LayerPasses, local_frozen_parameters
 from phaze_opt.placement import least_splits as column
 from phaze_opt.placement.candidate_costs import CandidateCosts
-from phaze_opt.placement.candidates import Candidate, candidate_grids, rank_orders
+from phaze_opt.placement.candidates import Candidate, candidate_grids, given_candidates
 from phaze_opt.placement.chain_bounds import least_most
 from phaze_opt.placement.chain_bytes import (
     ChainBytes,
@@ -41,8 +40,19 @@ from phaze_opt.placement.memory import Shards
 from phaze_opt.placement.pipeline import interleaved_in_flight
 from phaze_opt.placement.placement_problem import PlacementProblem
 from phaze_opt.placement.runs import sums_of_runs
-from phaze_opt.placement.synchronisation import routed_of_runs, synchronisation_kind
+from phaze_opt.placement.synchronisation import (
+    replica_terms,
+    routed_of_runs,
+    synchronisation_kind,
+    with_same_experts,
+)
 from phaze_opt.training import Training
+
+_Groups = tuple[tuple[int, int, int, int], ...]
+"""Replicas and how they are apart; see `phaze_opt.placement.synchronisation.ReplicaGroup`."""
+
+_ORDERS = (*RANK_ORDERS, REPLICAS_SPLIT)
+"""All orders of ranks."""
 
 _MANY = 2**31
 """More microbatches than stages."""
@@ -282,7 +292,7 @@ class _Collector:
         )
 
     def _collectives(
-        self, kind: CollectiveName, cluster: Cluster, groups: tuple[tuple[int, int], ...]
+        self, kind: CollectiveName, cluster: Cluster, groups: _Groups
     ) -> list[list[FloatArray]]:
         """Return a collective of all replicas, and of those with the same experts if not all have.
 
@@ -291,7 +301,7 @@ class _Collector:
         of_all = _lines_of_groups(kind, cluster, groups)
         if not self.training.holds_experts_apart(self.tensor):
             return [of_all]
-        same = tuple([self.training.with_same_experts(n, self.tensor, d) for n, d in groups])
+        same = tuple([with_same_experts(self.training, self.tensor, *group) for group in groups])
         return [of_all, _lines_of_groups(kind, cluster, same)]
 
     def _even_ends(self) -> IntArray | None:
@@ -311,36 +321,38 @@ class _Collector:
         ends = np.append(even_starts(layers, self.degrees.pipeline)[1:], len(layers))
         return np.asarray(ends[np.searchsorted(ends, np.arange(len(layers)), side="right")])
 
-    def _candidates(self) -> tuple[_Columns, list[Candidate], tuple[tuple[int, int], ...]]:
+    def _candidates(self) -> tuple[_Columns, list[Candidate], _Groups]:
         """Return the candidates that have layers and microbatches for their chunks.
 
-        Beside them, a candidate for every message, and replicas and distance of every group.
+        Beside them, a candidate for every message, and replicas and distances of every group.
         """
         costs, tensor = self.costs, self.tensor
-        pipeline, data, order, level = self._within(self._of_degrees())
+        pipeline, data, order, level, split = self._within(self._of_degrees())
         microbatches = self.training.microbatches(data)
         chunks = np.where(pipeline > 1, self.training.interleave, 1)
         divides = (chunks == 1) | (microbatches % pipeline == 0)
-        inside = order == RANK_ORDERS.index(REPLICAS_INSIDE)
+        inside = order == _ORDERS.index(REPLICAS_INSIDE)
         # On a switch, messages between neighbours of any distance are alike.
         switched = np.array([each.is_uniform for each in costs.problem.cluster.levels])
-        stride = np.where((pipeline == 1) | switched[level], 0, np.where(inside, data, 1))
+        apart = np.where(inside, data, np.maximum(split, 1))
+        stride = np.where((pipeline == 1) | switched[level], 0, apart)
         first, link = distinct_rows(np.column_stack([level, pipeline == 1, stride]))
         linked = [
-            Candidate.of(Degrees(stages, replicas, tensor), RANK_ORDERS[place])
-            for stages, replicas, place in zip(
-                *(each[first].tolist() for each in (pipeline, data, order)), strict=True
+            Candidate.of(Degrees(stages, replicas, tensor), _ORDERS[place], own)
+            for stages, replicas, place, own in zip(
+                *(each[first].tolist() for each in (pipeline, data, order, split)), strict=True
             )
         ]
         terms: dict[Term, int] = {}
         messages = [terms.setdefault(costs.message(each), len(terms)) for each in linked]
-        distance = tensor * np.where(inside, 1, pipeline)
-        grouped, group = distinct_rows(np.column_stack([data, distance]))
+        distance = tensor * np.where(inside | (split > 0), 1, pipeline)
+        apart = np.column_stack([data, distance, split, tensor * split * pipeline])
+        grouped, group = distinct_rows(apart)
         columns = _Columns(
             pipeline, data, microbatches, chunks, np.array(messages, dtype=np.int64)[link], group
         )
         senders = [linked[messages.index(number)] for number in range(len(terms))]
-        groups = tuple(zip(data[grouped].tolist(), distance[grouped].tolist(), strict=True))
+        groups = tuple([tuple(row) for row in apart[grouped].tolist()])
         return columns.some(divides & (pipeline * chunks <= costs.layers)), senders, groups
 
     def _within(self, candidates: IntArray) -> IntArray:
@@ -351,10 +363,10 @@ class _Collector:
         return candidates[:, devices <= self.most_devices]
 
     def _of_degrees(self) -> IntArray:
-        """Return stages, replicas, order and level of candidates: (4, candidates).
+        """Return stages, replicas, order, level, replicas inside of candidates: (5, candidates).
 
         Those with the fewest replicas of every class, or with given degrees. The order is the place
-        in `RANK_ORDERS`, and the level is that of the messages.
+        in `_ORDERS`, and the level is that of the messages.
         """
         costs, problem, degrees = self.costs, self.costs.problem, self.degrees
         if degrees is None:
@@ -362,26 +374,24 @@ class _Collector:
                 (
                     each.pipeline,
                     each.data,
-                    *np.full((2, len(each.data)), [[RANK_ORDERS.index(each.order)], [each.level]]),
+                    *np.full(
+                        (3, len(each.data)),
+                        [[_ORDERS.index(each.order)], [each.level], [each.inside]],
+                    ),
                 )
                 for each in candidate_grids(problem, shares_out=False)
             ]
-            return np.concatenate([np.zeros((4, 0), dtype=np.int64), *map(np.stack, parts)], axis=1)
+            return np.concatenate([np.zeros((5, 0), dtype=np.int64), *map(np.stack, parts)], axis=1)
         fits = degrees.devices <= problem.cluster.devices and degrees.pipeline <= costs.layers
         fits = fits and degrees.data % self.training.replica_step(self.tensor) == 0
         fits = fits and degrees.data >= self.training.fewest_replicas(self.tensor)
         fits = fits and degrees.data <= self.training.most_replicas
+        candidates = given_candidates(degrees, problem.cluster, self.training) if fits else []
         given = [
-            (
-                degrees.pipeline,
-                degrees.data,
-                RANK_ORDERS.index(order),
-                costs.level(Candidate.of(degrees, order)),
-            )
-            for order in rank_orders(problem.cluster, self.training, self.tensor)
-            if fits
+            (*degrees[:2], _ORDERS.index(each.order), costs.level(each), each.inside)
+            for each in candidates
         ]
-        return np.array(given, dtype=np.int64).reshape(-1, 4).T
+        return np.array(given, dtype=np.int64).reshape(-1, 5).T
 
     def _tied(self) -> FloatArray:
         """Return the tied parameters of stages that share them with others if there are others."""
@@ -510,14 +520,9 @@ class _Collector:
 
 
 @lru_cache(maxsize=64)
-def _lines_of_groups(
-    kind: CollectiveName, cluster: Cluster, groups: tuple[tuple[int, int], ...]
-) -> list[FloatArray]:
-    """Return the algorithms of a collective of some groups, by replicas and their distance."""
-    return [
-        lines_of(collective_terms(kind, replicas, cluster, distance))
-        for replicas, distance in groups
-    ]
+def _lines_of_groups(kind: CollectiveName, cluster: Cluster, groups: _Groups) -> list[FloatArray]:
+    """Return the algorithms of a collective of some groups of replicas."""
+    return [lines_of(replica_terms(kind, *group, cluster)) for group in groups]
 
 
 def _lines_s(groups: list[FloatArray], sizes: FloatArray) -> FloatArray:

@@ -370,7 +370,8 @@ class Placement(PrintsAsTables):
     pipeline, data, tensor
         The degrees; ``pipeline × data × context × tensor`` devices are used.
     rank_order
-        Whether the replicas of a stage are neighbours, or the stages of a replica.
+        Whether the replicas of a stage are neighbours, or the stages of a replica, or some replicas
+        stand inside the stages and others outside.
     pipeline_schedule
         How the stages alternate forwards and backwards; see `phaze_opt.training.Training`.
     microbatches
@@ -396,6 +397,8 @@ class Placement(PrintsAsTables):
     order
         Which of `phaze_opt.placement.zero_bubble.ORDERS` the stages take, where the schedule splits
         the backward. It is searched for degrees that are given too, so that they have a bound.
+    replicas_inside
+        How many replicas stand inside the stages where others stand outside; else 0.
     """
 
     pipeline: int
@@ -414,6 +417,7 @@ class Placement(PrintsAsTables):
     context: int = 1
     expert_tensor: int = 0
     order: int | None = None
+    replicas_inside: int = 0
 
     def __post_init__(self) -> None:
         check_fields(self)

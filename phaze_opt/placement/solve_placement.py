@@ -18,7 +18,7 @@ from phaze_opt.degrees import Degrees, order_of_text
 from phaze_opt.errors import InfeasibleError, InputError
 from phaze_opt.placement.best import best_placement, layout_fits
 from phaze_opt.placement.candidate_costs import CandidateCosts
-from phaze_opt.placement.candidates import Candidate, most_data, rank_orders
+from phaze_opt.placement.candidates import Candidate, given_candidates, most_data
 from phaze_opt.placement.deep import is_deep, place_split, solve_deep
 from phaze_opt.placement.describe import describe
 from phaze_opt.placement.even import even_starts
@@ -102,7 +102,8 @@ def place_again(problem: PlacementProblem, placement: Placement) -> Placement:
     """
     costs = CandidateCosts(problem)
     degrees = placement.degrees.as_replicas
-    candidate = Candidate.of(degrees, order_of_text(placement.rank_order))
+    order = order_of_text(placement.rank_order)
+    candidate = Candidate.of(degrees, order, placement.replicas_inside)
     if problem.training.interleave > 1:
         return evaluate_interleaved(costs, candidate)
     starts = layer_starts(placement)
@@ -218,8 +219,7 @@ def _given(
             f"{label} has {data} replicas, but with an expert_parallel of "
             f"{training.expert_parallel}{split} there must be a multiple of {multiple}."
         )
-    orders = rank_orders(problem.cluster, training, tensor)
-    candidates = [Candidate.of(degrees, order) for order in orders]
+    candidates = given_candidates(degrees, problem.cluster, training)
     if stages is not None and training.interleave > 1:
         raise InputError(
             f"stages is {','.join(map(str, stages))}, but interleave is {training.interleave}; "

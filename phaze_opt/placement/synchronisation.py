@@ -39,7 +39,7 @@ from phaze_opt.arrays import FloatArray, IntArray
 from phaze_opt.choices import CollectiveName
 from phaze_opt.codec import data_table, from_builtins
 from phaze_opt.network.cluster import Cluster
-from phaze_opt.network.collective import collective_terms
+from phaze_opt.network.collective import collective_terms, split_terms
 from phaze_opt.network.term import Term, cheapest, one_after_the_other
 from phaze_opt.on_demand import cached_property
 from phaze_opt.optimizers import Optimizer
@@ -57,6 +57,7 @@ from phaze_opt.placement.costs import DegreeRuns, collective_table_s
 from phaze_opt.placement.exchanges import cheapest_lines_s, exchanges_per_batch, lines_of, padded
 from phaze_opt.placement.overlap import backward_queue_s, charged_s, forward_queue_s
 from phaze_opt.placement.placement_problem import PlacementProblem
+from phaze_opt.training import Training
 
 
 @lru_cache(maxsize=1)
@@ -232,11 +233,15 @@ class ReplicaGroup:
         The layers.
     data, stride
         How many replicas, and the distance of their ranks.
+    inside, outside_stride
+        How many of them are neighbours where others are further apart, and how far; else 0.
     """
 
     replicated: ReplicatedLayers
     data: int
     stride: int
+    inside: int = 0
+    outside_stride: int = 0
 
     @property
     def problem(self) -> PlacementProblem:
@@ -277,12 +282,12 @@ class ReplicaGroup:
         group = training.sharing(self.data)
         if group < self.data and self.zero > 0:
             return GroupTerms(self._terms_of_groups(kind, group))
-        of_all = collective_terms(kind, self.data, cluster, self.stride)
+        apart = self.data, self.stride, self.inside, self.outside_stride
+        of_all = replica_terms(kind, *apart, cluster)
         if not training.holds_experts_apart(tensor):
             return GroupTerms(of_all)
-        # Devices that have the same share of the experts are as far apart as all shares reach.
-        same, apart = training.with_same_experts(self.data, tensor, self.stride)
-        return GroupTerms(of_all, collective_terms(kind, same, cluster, apart))
+        same = with_same_experts(training, tensor, *apart)
+        return GroupTerms(of_all, replica_terms(kind, *same, cluster))
 
     def _terms_of_groups(self, kind: CollectiveName, group: int) -> tuple[Term, ...]:
         """Return what replicas exchange of which only so many neighbours share anything out.
@@ -401,6 +406,32 @@ class ReplicaGroup:
         each = float(self._optimizer.gathered_bytes)
         routed = routed_of_runs(self.replicated.held.parameters)
         return self.weight_terms.table_s(self.replicated.parameters, routed, each)
+
+
+def replica_terms(
+    kind: CollectiveName,
+    data: int,
+    stride: int,
+    inside: int,
+    outside_stride: int,
+    cluster: Cluster,
+) -> tuple[Term, ...]:
+    """Return what a collective of replicas costs; the others are fields of `ReplicaGroup`."""
+    if inside == 0:
+        return collective_terms(kind, data, cluster, stride)
+    return split_terms(kind, inside, stride, data // inside, outside_stride, cluster)
+
+
+def with_same_experts(
+    training: Training, tensor: int, data: int, stride: int, inside: int, outside_stride: int
+) -> tuple[int, int, int, int]:
+    """Return the devices of some replicas that have the same experts, apart as replicas are.
+
+    Those next to each other are as far apart as all shares reach.
+    """
+    devices, apart = training.with_same_experts(data, tensor, stride)
+    neighbours, _ = training.with_same_experts(inside, tensor, stride)
+    return devices, apart, neighbours, outside_stride
 
 
 def levels_used(terms: Sequence[Term]) -> frozenset[int]:

@@ -23,6 +23,7 @@ _OPTIONS = (
     "zero",
     "pipeline_schedule",
     "interleave",
+    "rank_order",
     "overlap",
     "launch",
     "gradient_dtype",

@@ -68,6 +68,7 @@ WORDS = (
     "recompute_parts",
     "offload_parts",
     "linear_precisions",
+    "rank_order",
     "attention",
     "cluster",
 )

@@ -281,8 +281,7 @@ def area_limit_mm2(
         )
     if not spec.area.links:
         return limit_mm2
-    bytes_per_s = sum(level.bandwidth_bytes_per_s for level in cluster.levels)
-    return limit_mm2 + link_area_mm2(bytes_per_s, spec.area.model)
+    return limit_mm2 + link_area_mm2(cluster.bandwidth_bytes_per_s, spec.area.model)
 
 
 def _resolve(spec: StudySpec) -> ResolvedStudy:

@@ -105,8 +105,8 @@ class ResolvedStudy:
         """Return the area that the links of a network take of a chip, if the study counts it."""
         if not self.spec.area.links:
             return 0.0
-        bytes_per_s = sum(level.bandwidth_bytes_per_s for level in cluster.levels)
-        return link_area_mm2(bytes_per_s / self.link_scale, self.spec.area.model)
+        bytes_per_s = cluster.bandwidth_bytes_per_s / self.link_scale
+        return link_area_mm2(bytes_per_s, self.spec.area.model)
 
     def area_if_known_mm2(self, chip: Accelerator, cluster: Cluster | None = None) -> float | None:
         """Return the area of a chip; ``None`` outside the table of SRAM macros.

@@ -23,6 +23,7 @@ from phaze_opt.choices import (
     OptimizerName,
     Overlap,
     PipelineScheduleName,
+    RankOrderChoice,
     Recompute,
 )
 from phaze_opt.codec import convert_fields, from_builtins, read_toml_file
@@ -253,7 +254,7 @@ class StudySpec:
     attention_precision, accumulation_dtype, context_parallel, context_kind, recompute_parts, \
     fused_accumulation, expert_tensor_parallel, expert_capacity, dispatch_precision, \
     bf16_layers_at_start, bf16_layers_at_end, fp8_scaling, fp8_transposes, offload_parts, \
-    offload_share, offload_optimizer, linear_precisions
+    offload_share, offload_optimizer, linear_precisions, rank_order
         Options of the training run, as in `phaze_opt.training.Training`, unless they are axes of
         the space. An interleave above 1 implies the interleaved pipeline schedule.
     workloads
@@ -334,6 +335,7 @@ class StudySpec:
     offload_share: float = 1.0
     offload_optimizer: float = 0.0
     linear_precisions: str = ""
+    rank_order: RankOrderChoice = "two"
     placement: PlacementChoice = "solve"
     frozen: tuple[str, ...] = ()
     lora_rank: int = 0

@@ -104,6 +104,10 @@ class ScalarBounds:
         """The study."""
         return self.arrays.study
 
+    def forget(self) -> None:
+        """Forget what combinations of options need, which is much where there are many of them."""
+        self._runs.clear()
+
     def of_box(self, design: Design, rows: range, known: Sequence[float]) -> list[float]:
         """Bound the samples per second of every workload, on every chip of a box.
 

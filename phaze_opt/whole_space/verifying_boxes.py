@@ -140,6 +140,7 @@ def check_bounds(verification: Verification) -> Check:
         for at, bounds in zip(which, _scalar_bounds(verification, option, which), strict=True):
             near = map(is_near, bounds, boxes[at].bounds[option])
             require(all(near), "a bound of a box")
+        verification.scalar.forget()
     # `verifying` compares all bounds of arrays.
     return Check("bounds of boxes", len(chosen), len(cells))
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
 from typing import Self
 
 import numpy as np
@@ -49,14 +50,21 @@ class _Cell:
     chosen: Sequence[int]
 
 
+def _option(cell: _Cell) -> int:
+    """Return the combination of options of a cell."""
+    return cell.option
+
+
 def check_chips(verification: Verification) -> list[Check]:
     """Bound the excluded chips again, and evaluate the designs that may be in the top."""
     cells = list(_cells(verification))
     looked = sum(len(cell.chosen) for cell in cells)
     total = sum(len(cell.rows) for cell in cells)
     left: list[tuple[Head, DesignPoint, float]] = []
-    for cell in cells:
-        left += _left_of(verification, cell)
+    for _, of_option in groupby(sorted(cells, key=_option), key=_option):
+        for cell in of_option:
+            left += _left_of(verification, cell)
+        verification.scalar.forget()
     left.sort(key=lambda design: design[0])
     if looked == total:
         kept = {point.values for _, point, _ in left}

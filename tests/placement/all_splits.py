@@ -32,7 +32,7 @@ from phaze_opt.network.cluster import Cluster
 from phaze_opt.network.presets import load_cluster
 from phaze_opt.passes.layer_cost import LayerCost, LayerPasses, PassCost
 from phaze_opt.placement.candidate_costs import CandidateCosts
-from phaze_opt.placement.candidates import Candidate, rank_orders
+from phaze_opt.placement.candidates import Candidate, given_candidates
 from phaze_opt.placement.infeasible import MisfitError
 from phaze_opt.placement.interleaved import evaluate_interleaved
 from phaze_opt.placement.pipeline import finished_s
@@ -265,18 +265,17 @@ class Tried:
 
 
 def all_candidates(problem: PlacementProblem) -> Iterator[Candidate]:
-    """Yield all degrees in both rank orders, up to the most stages that are tried."""
+    """Yield all degrees in all rank orders, up to the most stages that are tried."""
     training, devices = problem.training, problem.cluster.devices
     for tensor in problem.layers:
-        orders = rank_orders(problem.cluster, training, tensor)
         first, step = training.fewest_replicas(tensor), training.expert_step(tensor)
         for data in range(first, devices // tensor + 1, step):
             if data * training.microbatch > training.global_batch:
                 break
             most = min(MOST_STAGES, len(problem.layers[tensor]), devices // (data * tensor))
             for pipeline in range(1, most + 1):
-                for order in orders:
-                    yield Candidate.of(Degrees(pipeline, data, tensor), order)
+                degrees = Degrees(pipeline, data, tensor)
+                yield from given_candidates(degrees, problem.cluster, training)
 
 
 def try_all(problem: PlacementProblem) -> Tried:

@@ -153,7 +153,7 @@ def test_classes_hold_every_candidate_once(problem: PlacementProblem) -> None:
     expected = [
         (pipeline, data, tensor, order)
         for tensor, layers in problem.layers.items()
-        for order in candidates.rank_orders(problem.cluster, training, tensor)
+        for order, _ in candidates.rank_orders(problem.cluster, training, tensor)
         for pipeline in range(1, len(layers) + 1)
         for data in range(1, training.global_batch // training.microbatch + 1)
         if pipeline * data * tensor <= devices

@@ -96,6 +96,7 @@ def training_problems(draw: st.DrawFn, interleave: bool = False) -> PlacementPro
         recompute_early_stop=draw(st.booleans()),
         gather_copies=draw(st.booleans()),
         residency=draw(st.booleans()),
+        rank_order=draw(st.sampled_from(["two", "solve"])),
     )
     if training.pairs_microbatches:
         parts = draw(
@@ -108,11 +109,14 @@ def training_problems(draw: st.DrawFn, interleave: bool = False) -> PlacementPro
             )
             for degree, chain in layers.items()
         }
+    (outer,) = problem.cluster.levels
+    if draw(st.booleans()):
+        outer = replace(outer, topology="fat-tree", taper=4.0, leaf_devices=4)
     problem = replace(
         problem,
         layers=layers,
         training=training,
-        cluster=replace(problem.cluster, levels=(*draw(levels), *problem.cluster.levels)),
+        cluster=replace(problem.cluster, levels=(*draw(levels), outer)),
         collective_core_share=draw(st.sampled_from([0.0, 0.2])),
     )
     return accumulating(problem, draw(st.sampled_from([0.5, 1.0])))

@@ -86,6 +86,7 @@ OTHER: dict[str, str] = {
     "offload_parts": '"layer"',
     "offload_share": "0.5",
     "offload_optimizer": "0.5",
+    "rank_order": '"solve"',
 }
 _FP8 = {"optimizer": '"adam"', "precision": '"fp8"'}
 NEEDS: dict[str, dict[str, str]] = {
@@ -192,6 +193,7 @@ AXES: dict[str, list[Any]] = {
     "offload_parts": ["", "layer"],
     "offload_share": [0.5, 1.0],
     "offload_optimizer": [0.5, 1.0],
+    "rank_order": ["two", "solve"],
     "fp8_ratio": [2.0, 1.0],
     "fp4_ratio": [4.0, 2.0],
     "int8_ratio": [2.0, 1.0],
