@@ -33,7 +33,7 @@ from sqlalchemy.exc import ArgumentError
 from phaze_opt.errors import ConflictError, InputError, NotFoundError, PhazeError
 from phaze_opt.paths import look
 from phaze_opt.store.failures import DatabaseError, database_errors
-from phaze_opt.store.sqlite_file import SqliteFile, sqlite_file
+from phaze_opt.store.sqlite_file import HEAD, SqliteFile, head_of, sqlite_file
 from phaze_opt.store.storage import READ_ONLY, Storage
 from phaze_opt.store.tables import SCHEMA_VERSION, SchemaRow, TableBase
 
@@ -252,14 +252,13 @@ def _check_file(url: URL, shown: str, create: bool) -> None:
     if not stat.S_ISREG(status.st_mode):
         raise InputError(f"The storage {shown} is a pipe or a device, but it must be a file.")
     try:
-        with path.open("rb") as stream:
-            head = stream.read(16)
+        head = head_of(path)
     except OSError as error:
         raise PhazeError(f"The storage {shown} cannot be read: {error.strerror}.") from None
     if not head and not create:
         # A reader must not create tables in an empty file.
         raise NotFoundError(f"The file of the storage {shown} is empty.")
-    if head not in (b"", b"SQLite format 3\x00"):
+    if head not in (b"", HEAD):
         raise InputError(f"The file of the storage {shown} is not an SQLite database.")
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import threading
 import time
 from contextlib import suppress
 from dataclasses import dataclass
@@ -18,7 +19,13 @@ from urllib.parse import quote
 from phaze_opt.errors import InputError, PhazeError
 from phaze_opt.store.failures import LOCK_TIMEOUT_S, DatabaseError
 
+HEAD = b"SQLite format 3\x00"
+"""How a database file begins."""
+
 _QUICK_LOOK_S, _QUICK_LOOKS = 2e-4, 40
+_opened: set[tuple[int, int]] = set()
+"""Files that connections of this process may have open."""
+_opening = threading.Lock()
 
 
 @dataclass(frozen=True)
@@ -121,9 +128,30 @@ def sqlite_file(path: Path, shown: str, *, create: bool) -> SqliteFile:
             raise PhazeError(f"The storage {shown} cannot be made: {error.strerror}.") from None
     is_writable = os.access(path, os.W_OK) and os.access(path.parent, os.W_OK)
     try:
-        return SqliteFile(path, shown, _identity(path), is_writable)
+        identity = _identity(path)
+        with _opening:
+            _opened.add(identity)
+        return SqliteFile(path, shown, identity, is_writable)
     except OSError as error:
         raise DatabaseError(f"The storage {shown} cannot be read: {error.strerror}.") from None
+
+
+def head_of(path: Path) -> bytes:
+    """Return how a file begins, `HEAD` if this process has opened it as a database.
+
+    To read it would close it afterwards, and so take away the locks of all connections that this
+    process has on it (as POSIX says): another process could then delete the log that they use.
+
+    Raises
+    ------
+    OSError
+        If it cannot be read.
+    """
+    with _opening:
+        if _identity(path) in _opened:
+            return HEAD
+        with path.open("rb") as stream:
+            return stream.read(len(HEAD))
 
 
 def _identity(path: Path) -> tuple[int, int]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sqlite3
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -58,6 +60,22 @@ def test_opening_twice_changes_nothing(empty_url: str) -> None:
     with storage.reading() as session:
         assert session.scalar(select(func.count()).select_from(SchemaRow)) == 1
     storage.close()
+
+
+def test_opening_again_keeps_the_locks_of_a_process(sqlite_url: str, tmp_path: Path) -> None:
+    """Else another process takes itself for the last one, and deletes the log that is in use."""
+    first = open_storage(sqlite_url, create=True)
+    with first.engine.connect() as held:
+        held.execute(text("SELECT 1"))
+        with pytest.MonkeyPatch.context() as patch:
+            patch.chdir(tmp_path)
+            second = open_storage("sqlite:///study.db")
+        code = "import sqlite3, sys; sqlite3.connect(sys.argv[1]).execute('PRAGMA user_version')"
+        subprocess.run([sys.executable, "-c", code, tmp_path / "study.db"], check=True)
+        assert (tmp_path / "study.db-wal").exists()
+    for storage in (first, second):
+        with storage.engine.begin() as connection:
+            connection.execute(text("CREATE TABLE IF NOT EXISTS kept (id INTEGER)"))
 
 
 def test_a_missing_file_is_not_made(tmp_path: Path) -> None:
