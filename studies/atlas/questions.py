@@ -81,7 +81,6 @@ class Variant:
 
 BITS = Variant("bits", "eight and four bits searched", axes=_BITS)
 VARIANTS = (
-    Variant("expert", "placed by the expert rule", {"placement": "expert"}),
     Variant("one-wide", "no tensor parallelism", {"tensor_parallel": (1,)}),
     Variant("no-overlap", "nothing overlaps", {"overlap": "none"}),
     Variant("overlap-all", "transfers of tensor parallelism overlap too", {"overlap": "all"}),
@@ -148,7 +147,7 @@ def alone(spec: StudySpec) -> StudySpec:
     """
     axes = {
         "hbm_gib": ENDLESS_GIB,
-        "hbm_gb_per_s": [HBM_RATIO * gib for gib in (40, 80, 120, 160)],
+        "hbm_gb_per_s": [HBM_RATIO * float(gib) for gib in spec.space.values_of("hbm_gib")],
         **{"recompute": "none", "zero": 0, "sequence_parallel": False},
     }
     if "expert_parallel" in spec.space.axes:
