@@ -224,7 +224,7 @@ class _Cluster:
             return  # whose best placement is not known
         if not own.is_of_a_device or self.has_spare:
             yield from self._solved(left)
-        elif left.devices > 1 and left.levels[0].topology == "switch":
+        elif left.devices > 1 and not left.levels[0].is_direct:
             # What is left of a ring or torus without one of its devices is none.
             yield from self._solved(replace(left, devices=left.devices - 1))
         if own.is_of_a_device:
@@ -403,7 +403,7 @@ def _with_fewer_replicas(
     failure = None
     for data in sorted({*fewest.tolist(), most}, reverse=True):
         try:
-            fewer = degrees._replace(data=data)
+            fewer = degrees._replace(data=data, expert=1)
             answers.append(solve_placement(problem, fewer, None if even else sizes))
         except InfeasibleError as error:
             failure = failure or error
