@@ -121,7 +121,7 @@ def test_the_stage_of_the_slow_device_sets_the_pace() -> None:
     training = {"optimizer": "sgd", "global_batch": 8}
     alone = degraded(slow_device=0.5, placement="1x1x1", **training)
     four = degraded(slow_device=0.5, placement="4x1x1", **training)
-    assert 0.0 < four.loss < alone.loss <= 0.5
+    assert alone.loss / 2 < four.loss < alone.loss <= 0.5
     # There are devices enough to do without the slow one.
     assert alone.replaced.loss <= 0.0
 
