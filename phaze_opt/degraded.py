@@ -19,7 +19,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -88,7 +88,7 @@ class Degradation:
         InputError
             If a text is none of these, or says again what another one says.
         """
-        values: dict[str, float | int] = {"spare_nodes": spare_nodes}
+        values: dict[str, Any] = {"spare_nodes": spare_nodes}
         for text in texts:
             name, separator, number = text.partition("=")
             kind, _, level = name.partition(".")
@@ -100,7 +100,7 @@ class Degradation:
             values[field] = _number(f"--degrade {name}", number, whole=kind == "lost-node")
             if level:
                 values["link_level"] = int(_number("the level of --degrade link", level, True))
-        return cls(**values)  # type: ignore[arg-type]
+        return cls(**values)
 
     @property
     def is_of_a_device(self) -> bool:
@@ -224,7 +224,7 @@ class _Cluster:
             return  # whose best placement is not known
         if not own.is_of_a_device or self.has_spare:
             yield from self._solved(left)
-        elif left.devices > 1 and left.levels[0].topology == "switch":
+        elif left.devices > 1 and not left.levels[0].is_direct:
             # What is left of a ring or torus without one of its devices is none.
             yield from self._solved(replace(left, devices=left.devices - 1))
         if own.is_of_a_device:
@@ -240,11 +240,12 @@ class _Cluster:
         known_s
             What takes as long is left out.
         """
-        cluster = self.with_link
-        problems = [self.problem(cluster, 0, slow=slow) for slow in (False, True)]
-        if self.degradation.slow_device == 1.0 or not is_over_kinds(problems[0]):
+        if self.degradation.slow_device == 1.0:
             return
-        reach = 1.0
+        cluster, reach = self.with_link, 1.0
+        problems = [self.problem(cluster, 0, slow=slow) for slow in (False, True)]
+        if not is_over_kinds(problems[0]):
+            return
         for level in range(outermost_level(cluster.devices, cluster) + 1):
             reach *= cluster.levels[level].group_size or math.inf
             most = int(min(reach, cluster.devices))
@@ -403,7 +404,7 @@ def _with_fewer_replicas(
     failure = None
     for data in sorted({*fewest.tolist(), most}, reverse=True):
         try:
-            fewer = degrees._replace(data=data)
+            fewer = degrees._replace(data=data, expert=1)
             answers.append(solve_placement(problem, fewer, None if even else sizes))
         except InfeasibleError as error:
             failure = failure or error

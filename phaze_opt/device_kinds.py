@@ -123,7 +123,7 @@ def _check(point: Point, kinds: Sequence[DeviceKind]) -> None:
             f"devices is {cluster.devices}, but the kinds of device have "
             f"{' + '.join(map(str, counts))}, each of which must be at least 1."
         )
-    if cluster.levels[0].topology != "switch" and len(cluster.levels) == 1:
+    if cluster.levels[0].is_direct and len(cluster.levels) == 1:
         raise InputError(
             f"The network {cluster.name!r} is one {cluster.levels[0].topology}, but several kinds "
             "of device need a switch between them."

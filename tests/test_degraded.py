@@ -76,19 +76,25 @@ def test_to_degrade_nothing_changes_nothing(options: dict[str, Any]) -> None:
         assert same.degraded.replaced.loss == 0.0
 
 
-@settings(max_examples=6, deadline=None)
-@given(options=OPTIONS, shares=st.tuples(*[st.sampled_from([0.3, 0.5, 0.8, 0.99, 1.0])] * 2))
+@settings(max_examples=8, deadline=None)
+@given(
+    options=OPTIONS,
+    of_link=st.booleans(),
+    shares=st.tuples(*[st.sampled_from([0.3, 0.5, 0.8, 0.99, 1.0])] * 2),
+)
 def test_a_slower_device_is_never_faster(
-    options: dict[str, Any], shares: tuple[float, float]
+    options: dict[str, Any], of_link: bool, shares: tuple[float, float]
 ) -> None:
     """Neither as it stands nor placed again; the same holds of its links."""
-    if run(**options).placement is None:
+    slower, faster = (
+        run(Degradation(link=share) if of_link else Degradation(share), **options).degraded
+        for share in sorted(shares)
+    )
+    if slower is None or faster is None:
         return
-    for name in ("slow_device", "link"):
-        slower, faster = (degraded(**{name: share}, **options) for share in sorted(shares))
-        assert slower.throughput <= faster.throughput
-        assert slower.replaced.throughput <= faster.replaced.throughput * (1 + 1e-9)
-        assert slower.replaced.throughput >= slower.throughput
+    assert slower.throughput <= faster.throughput
+    assert slower.replaced.throughput <= faster.replaced.throughput * (1 + 1e-9)
+    assert slower.replaced.throughput >= slower.throughput
 
 
 @settings(max_examples=5, deadline=None)
@@ -115,7 +121,7 @@ def test_the_stage_of_the_slow_device_sets_the_pace() -> None:
     training = {"optimizer": "sgd", "global_batch": 8}
     alone = degraded(slow_device=0.5, placement="1x1x1", **training)
     four = degraded(slow_device=0.5, placement="4x1x1", **training)
-    assert 0.0 < four.loss < alone.loss <= 0.5
+    assert alone.loss / 2 < four.loss < alone.loss <= 0.5
     # There are devices enough to do without the slow one.
     assert alone.replaced.loss <= 0.0
 
@@ -130,11 +136,10 @@ def test_a_slow_device_is_left_out_where_that_is_better() -> None:
 
 def test_the_stage_of_the_slow_device_has_fewer_layers() -> None:
     """Where that is the best placement, better than to leave the device out."""
-    model = "gpt:layers=18,hidden=512,heads=8,sequence=256,vocab=512"
     cluster = load_cluster("tpuv4-ici-flat", 2)
-    workload = load_workload(model, microbatch=(8,))
+    workload = load_workload("bert-large", microbatch=(4,))
     slow = Degradation(slow_device=0.4)
-    found = evaluate(workload, CHIP, cluster, Training(256, 8), cache=CACHE, degrade=slow).degraded
+    found = evaluate(workload, CHIP, cluster, Training(128, 4), cache=CACHE, degrade=slow).degraded
     assert found is not None and found.replaced.loss < min(found.loss, 0.5)
     assert found.replaced.degrees == "2x1x1" and len(set(found.replaced.stages)) == 2
 

@@ -67,7 +67,11 @@ def message_term(cluster: Cluster, stride: int = 1, group: int = 2) -> Term:
     """
     if group == 1:
         return nothing_sent(cluster)
-    index = outermost_level(group, cluster, stride)
+    return message_at(cluster, outermost_level(group, cluster, stride), stride)
+
+
+def message_at(cluster: Cluster, index: int, stride: int) -> Term:
+    """Return the cost of one message over a level to the rank a stride further; `message_term`."""
     sharing = messages_per_link(cluster, index, stride)
     through_below = rails_crossed(cluster, index, stride) > 1
     return message_over(cluster, index, sharing, through_below=through_below)

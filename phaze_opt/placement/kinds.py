@@ -20,7 +20,7 @@ import numpy as np
 from phaze_opt.arrays import FloatArray, IntArray
 from phaze_opt.degrees import Degrees
 from phaze_opt.errors import InputError
-from phaze_opt.network.message import message_over, messages_per_link
+from phaze_opt.network.message import message_at
 from phaze_opt.network.term import Term
 from phaze_opt.passes.layer_cost import LayerPasses
 from phaze_opt.placement.candidate_costs import CandidateCosts
@@ -64,9 +64,7 @@ class KindsCosts(CandidateCosts):
         """Return the cost of a message to the next stage, whatever the number of stages."""
         if candidate.pipeline == 1:
             return super().message(candidate)
-        cluster, level = self.problem.cluster, self._level
-        sharing = messages_per_link(cluster, level, candidate.stride("pipeline"))
-        return message_over(cluster, level, sharing)
+        return message_at(self.problem.cluster, self._level, candidate.stride("pipeline"))
 
 
 class _Found(NamedTuple):

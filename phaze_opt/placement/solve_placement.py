@@ -100,10 +100,7 @@ def place_again(problem: PlacementProblem, placement: Placement) -> Placement:
         Says the degrees, the order of ranks, and which layers each stage holds. Interleaved stages
         are even parts.
     """
-    costs = CandidateCosts(problem)
-    degrees = placement.degrees.as_replicas
-    order = order_of_text(placement.rank_order)
-    candidate = Candidate.of(degrees, order, placement.replicas_inside)
+    costs, candidate = CandidateCosts(problem), placed_candidate(placement)
     if problem.training.interleave > 1:
         return evaluate_interleaved(costs, candidate)
     starts = layer_starts(placement)
@@ -118,6 +115,12 @@ def place_again(problem: PlacementProblem, placement: Placement) -> Placement:
     if problem.training.splits_backward:
         return place_split_backward(costs, [with_split_backward(costs, layout)])
     return describe(costs, *with_fastest_gathers(costs, layout))
+
+
+def placed_candidate(placement: Placement) -> Candidate:
+    """Return the degrees of a placement and the order of its ranks."""
+    order = order_of_text(placement.rank_order)
+    return Candidate.of(placement.degrees.as_replicas, order, placement.replicas_inside)
 
 
 def layer_starts(placement: Placement) -> IntArray:

@@ -11,14 +11,12 @@ from collections.abc import Sequence
 import numpy as np
 
 from phaze_opt.arrays import FloatArray
-from phaze_opt.degrees import order_of_text
 from phaze_opt.placement.candidate_costs import CandidateCosts
-from phaze_opt.placement.candidates import Candidate
 from phaze_opt.placement.deep import is_deep
 from phaze_opt.placement.layout import Layout
 from phaze_opt.placement.pipeline import PipelineWork, finish_s
 from phaze_opt.placement.placement_problem import Placement, PlacementProblem
-from phaze_opt.placement.solve_placement import layer_starts, place_again
+from phaze_opt.placement.solve_placement import layer_starts, place_again, placed_candidate
 from phaze_opt.placement.timing import (
     Replayed,
     pipeline_work,
@@ -87,9 +85,8 @@ def times_with_one_slower_s(
         time_s = place_again(slower, placement).time_per_batch_s
         return np.full(placement.pipeline, max(time_s, placement.time_per_batch_s))
     costs = [CandidateCosts(each) for each in (problem, slower)]
-    order = order_of_text(placement.rank_order)
-    candidate = Candidate.of(placement.degrees.as_replicas, order)
-    layout = Layout.of_starts(candidate, layer_starts(placement), costs[0].layers)
+    starts = layer_starts(placement)
+    layout = Layout.of_starts(placed_candidate(placement), starts, costs[0].layers)
     stages = range(placement.pipeline)
     kinds = [[int(stage == slow) for stage in stages] for slow in stages]
     times_s = [fastest_on_kinds(costs, layout, own)[1].time_s for own in kinds]

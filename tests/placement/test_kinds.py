@@ -140,12 +140,15 @@ def test_equal_kinds_are_one(pair: tuple[list[PlacementProblem], tuple[int, int]
     if one is None:
         assert found is None
         return
-    most = [count // (one.data * one.tensor) for count in devices]
+    most = most_of(devices, one.data * one.tensor)
+    if found is not None:
+        assert found.placement.time_per_batch_s >= one.time_per_batch_s * (1 - 1e-12)
     if 0 not in most and sum(most) >= one.pipeline:
         assert found is not None
-        assert found.placement.time_per_batch_s == one.time_per_batch_s
-    if found is not None:
-        assert found.placement.time_per_batch_s >= one.time_per_batch_s * (1 - 1e-9)
+        again_s = found.placement.time_per_batch_s
+        if [stage.layers for stage in found.placement.stages] == [s.layers for s in one.stages]:
+            assert found.placement.degrees != one.degrees or again_s == one.time_per_batch_s
+        assert again_s == pytest.approx(one.time_per_batch_s, rel=1e-12)  # of ties, another one
 
 
 @settings(max_examples=30, deadline=None)
