@@ -9,7 +9,7 @@ from phaze_opt.checked import shown
 from phaze_opt.errors import InputError, unknown_name
 from phaze_opt.limits import MOST_SAMPLES, check_size
 from phaze_opt.optimizers import OPTIMIZERS
-from phaze_opt.precision import PARAM_GATHER, PRECISIONS, PRIMARY_WEIGHTS
+from phaze_opt.precision import PARAM_GATHER, PRIMARY_WEIGHTS, RECIPES
 
 if TYPE_CHECKING:
     from phaze_opt.training import Training
@@ -134,8 +134,8 @@ def _linear_precisions(training: Training) -> None:
     for name, own in stated.items():
         if name not in LINEAR_LAYERS:
             raise unknown_name("linear layer in linear_precisions:", name, LINEAR_LAYERS)
-        if own not in PRECISIONS:
-            raise unknown_name(f"precision of {name} in linear_precisions:", own, PRECISIONS)
+        if own not in RECIPES:
+            raise unknown_name(f"precision of {name} in linear_precisions:", own, RECIPES)
     if stated and training.precision == "bf16":
         raise InputError(
             f"linear_precisions is {training.linear_precisions}, but precision is bf16; it must "

@@ -112,11 +112,11 @@ def test_experts_in_eight_bits_follow(runs: dict[str, ValidationTable]) -> None:
 
 
 def test_experts_with_stated_parts_run_again_follow(runs: dict[str, ValidationTable]) -> None:
-    """DeepSeek-V3 with its latent attention run again within 16 %, exchanges hidden or not."""
+    """DeepSeek-V3 with its latent attention run again within 17 %, exchanges hidden or not."""
     tables = (runs[f"megatron-bridge-experts {chip}"] for chip in ("gb200", "b200"))
     rows = [row for table in tables for row in table.rows if "DeepSeek" in row.case]
     assert len(rows) == 12
-    assert all(abs(row.error) <= 0.16 and row.parts_s["recompute"] > 0.0 for row in rows)
+    assert all(abs(row.error) <= 0.17 and row.parts_s["recompute"] > 0.0 for row in rows)
 
 
 def test_compressed_attention_is_predicted_too_fast(runs: dict[str, ValidationTable]) -> None:
@@ -126,13 +126,13 @@ def test_compressed_attention_is_predicted_too_fast(runs: dict[str, ValidationTa
 
 
 def test_hybrids_are_predicted_too_fast(runs: dict[str, ValidationTable]) -> None:
-    """Nemotron 3 by 29 to 42 %, all alike; set-ups stand in the order that was measured."""
+    """Nemotron 3 by 24 to 38 %, all alike; set-ups stand in the order that was measured."""
     names = "hybrids gb300", "hybrids gb200", "recipes gb300"
     *most, recipes = (runs[f"megatron-bridge-{name}"].rows for name in names)
-    assert len(recipes) == 5 and all(-0.43 <= row.error <= -0.37 for row in recipes)
+    assert len(recipes) == 5 and all(-0.32 <= row.error <= -0.24 for row in recipes)
     rows = [row for part in most for row in part]
     assert len(rows) == 17
-    assert all(-0.42 <= row.error <= -0.29 for row in rows)
+    assert all(-0.38 <= row.error <= -0.24 for row in rows)
     newest = sorted((row.measured, row.predicted) for row in rows if row.independent)
     assert len(newest) == 4
     assert [predicted for _, predicted in newest] == sorted(predicted for _, predicted in newest)

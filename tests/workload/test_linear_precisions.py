@@ -157,6 +157,10 @@ def test_a_point_lies_between_both_recipes() -> None:
         ({"linear_precisions": "experts=bf16"}, "but precision is bf16"),
         ({"precision": "fp8", "linear_precisions": "fc1=bf16"}, "Unknown linear layer"),
         ({"precision": "fp8", "linear_precisions": "experts=fp6"}, "Unknown precision of experts"),
+        (
+            {"precision": "fp8", "linear_precisions": "experts=fp8-block-gradient"},
+            "Unknown precision of experts",
+        ),
         ({"precision": "fp8", "linear_precisions": "experts"}, "Unknown precision of experts"),
         (
             {
