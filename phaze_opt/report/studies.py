@@ -30,6 +30,7 @@ from phaze_opt.report.study_words import (
 )
 from phaze_opt.report.tables import evaluation_tables
 from phaze_opt.report.words import (
+    bill_facts,
     binding_words,
     mfu_words,
     microbatch_words,
@@ -165,6 +166,9 @@ def _add_best(table: Table, best: BestDesign) -> None:
         add_row(table, "MFU", mfu_words(evaluation))
         if evaluation.is_above_tdp:
             add_row(table, "power", power_words(evaluation))
+        if best.spec.is_paid and evaluation.bill is not None:
+            for name, words in bill_facts(evaluation.bill):
+                add_row(table, name, words)
     for metrics, proofs in zip(best.metrics.runs, best.pass_proofs, strict=True):
         if proofs is not None:
             whose = "its passes" if len(best.pass_proofs) == 1 else f"{metrics.workload}: passes"

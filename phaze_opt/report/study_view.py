@@ -30,6 +30,7 @@ from phaze_opt.report.study_words import (
 )
 from phaze_opt.report.trial_lines import TrialLine, trial_lines
 from phaze_opt.report.words import (
+    bill_facts,
     binding_words,
     device_words,
     memory_words,
@@ -351,7 +352,7 @@ def _evaluation_facts(evaluation: Evaluation) -> list[tuple[str, str]]:
     ]
     if evaluation.padding_samples:
         facts.append(("padding", padding_words(evaluation.padding_samples)))
-    return facts
+    return facts if evaluation.bill is None else facts + bill_facts(evaluation.bill)
 
 
 def _effort(summary: StudySummary) -> list[Fact]:

@@ -117,12 +117,13 @@ class FrontBounds:
         energies_j = None
         if self._has_energy:
             energies_j = np.minimum.reduceat(self._least_energies_j(option), chips.first[:-1])
-        boxes = BoundedChips.boxes(chips)
-        boxes = replace(boxes, hbm_bytes=boxes.hbm_bytes.min(axis=0, keepdims=True))
-        bounds = self._bounded(
-            option, rates.max(axis=0, keepdims=True), areas_mm2, energies_j, boxes
-        )
-        return np.asarray(bounds[0])
+        paid = None
+        if self._is_paid:
+            boxes = BoundedChips.boxes(chips)
+            least = boxes.hbm_bytes.min(axis=0, keepdims=True)
+            paid = PaidChips(self._grid.study, replace(boxes, hbm_bytes=least))
+        fastest = rates.max(axis=0, keepdims=True)
+        return np.asarray(self._bounded(option, fastest, areas_mm2, energies_j, paid)[0])
 
     def of_chips(self, option: int, rows: IntArray, rates: FloatArray) -> FloatArray:
         """Bound the costs of architectures with every size of the HBM.
@@ -142,9 +143,10 @@ class FrontBounds:
         """
         areas_mm2 = self._grid.chips.areas_mm2(rows) * (1.0 - AREA_ROUNDING)
         energies_j = self._least_energies_j(option)[rows] if self._has_energy else None
-        return self._bounded(
-            option, rates, areas_mm2, energies_j, BoundedChips.of(self._grid.chips, rows)
-        )
+        paid = None
+        if self._is_paid:
+            paid = PaidChips(self._grid.study, BoundedChips.of(self._grid.chips, rows))
+        return self._bounded(option, rates, areas_mm2, energies_j, paid)
 
     def with_exact_area(self, costs: FloatArray, architecture: int) -> Costs:
         """Return the bounds of a point with the exact area of its evaluation."""
@@ -165,10 +167,9 @@ class FrontBounds:
         rates: FloatArray,
         areas_mm2: FloatArray,
         energies_j: FloatArray | None,
-        chips: BoundedChips,
+        paid: PaidChips | None,
     ) -> FloatArray:
         """Join the bounds of all objectives; the last axis is the objective."""
-        study, paid = self._grid.study, PaidChips(self._grid.study, chips)
         columns: list[FloatArray] = []
         for kind in self.kinds:
             if kind.name == "area":
@@ -177,8 +178,8 @@ class FrontBounds:
                 assert energies_j is not None
                 columns.append(energies_j)
             elif kind.name in PAID_OBJECTIVES:
-                assert energies_j is not None
-                devices = study.design(self._grid.point(option, 0, 0)).cluster.devices
+                assert energies_j is not None and paid is not None
+                devices = self._grid.study.design(self._grid.point(option, 0, 0)).cluster.devices
                 joules = np.broadcast_to(energies_j, rates.shape)
                 columns.append(-paid.worth(kind, devices, rates, joules) * (1.0 + ROUNDING))
             else:
@@ -232,9 +233,12 @@ class FrontBounds:
         return measured
 
     @property
+    def _is_paid(self) -> bool:
+        return any(kind.name in PAID_OBJECTIVES for kind in self.kinds)
+
+    @property
     def _has_energy(self) -> bool:
-        asking = {"energy_per_sample", *PAID_OBJECTIVES}
-        return any(kind.name in asking for kind in self.kinds)
+        return self._is_paid or any(kind.name == "energy_per_sample" for kind in self.kinds)
 
     def _least_energies_j(self, option: int) -> FloatArray:
         """Return the least energies per sample of all architectures under one option."""

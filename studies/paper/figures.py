@@ -54,7 +54,7 @@ def figures(results: Results) -> dict[str, str]:
 def throughput_figure(results: Comparison) -> str:
     """Draw the throughput of every chip relative to the reference, on a logarithmic axis."""
     models = results.scope.models
-    with _drawing(9.0, 6.4) as figure:
+    with drawing(9.0, 6.4) as figure:
         figure.suptitle(
             f"Throughput relative to {BASELINES[0]} placed by experts, on a logarithmic axis",
             fontsize=10,
@@ -90,12 +90,12 @@ def throughput_figure(results: Comparison) -> str:
             frameon=False,
             fontsize=8,
         )
-        return _svg(figure)
+        return svg(figure)
 
 
 def area_figure(results: Comparison, fronts: Mapping[str, ProvenFront]) -> str:
     """Draw the proven fronts of throughput and area, and the known chips at their areas."""
-    with _drawing(9.0, 4.4) as figure:
+    with drawing(9.0, 4.4) as figure:
         figure.suptitle("Proven fronts: no design is both smaller and faster", fontsize=10)
         row = figure.subplots(1, max(1, len(fronts)), squeeze=False)[0]
         for axes, (model, front) in zip(row, fronts.items(), strict=False):
@@ -122,7 +122,7 @@ def area_figure(results: Comparison, fronts: Mapping[str, ProvenFront]) -> str:
         figure.legend(
             handles, labels, loc="outside lower center", ncols=4, frameon=False, fontsize=8
         )
-        return _svg(figure)
+        return svg(figure)
 
 
 def _marks(axes: Axes, results: Comparison, model: str, chip: str, reference: float) -> None:
@@ -149,7 +149,7 @@ def binding_figure(results: Results) -> str:
             ("after", OURS, PLACEMENTS[1]),
         )
     ]
-    with _drawing(9.0, 0.32 * len(bars) + 1.6) as figure:
+    with drawing(9.0, 0.32 * len(bars) + 1.6) as figure:
         figure.suptitle(
             f"Before: {BASELINES[0]} placed by experts; after: the searched chip, placement solved",
             fontsize=10,
@@ -174,17 +174,17 @@ def binding_figure(results: Results) -> str:
             frameon=False,
             fontsize=8,
         )
-        return _svg(figure)
+        return svg(figure)
 
 
 @contextmanager
-def _drawing(width: float, height: float) -> Iterator[Figure]:
+def drawing(width: float, height: float) -> Iterator[Figure]:
     """Provide a figure in the style of the project; sizes in inches."""
     with mpl.rc_context(_STYLE):
         yield Figure(figsize=(width, height), layout="constrained")
 
 
-def _svg(figure: Figure) -> str:
+def svg(figure: Figure) -> str:
     """Return a figure as SVG without the time at which it was drawn."""
     stream = io.StringIO()
     figure.savefig(stream, format="svg", metadata={"Date": None, "Creator": None})

@@ -48,7 +48,7 @@ def text(explanation: Explanation) -> str:
 def test_sentences_hold_the_numbers_of_the_explanation() -> None:
     """Throughput, largest part, binding resource, best gain and memory are said in words."""
     explanation = explained((2, 2, 2), devices=8)
-    speed, time, network, *more, layer, gain, memory = explanation_sentences(explanation)
+    speed, time, network, *more, layer, gain, memory, bill = explanation_sentences(explanation)
     assert "hidden beside compute" in network
     assert ["--overlap all" in sentence for sentence in more] == [True]
     assert f"{format_number(explanation.evaluation.throughput_samples_per_s)} samples/s" in speed
@@ -62,7 +62,10 @@ def test_sentences_hold_the_numbers_of_the_explanation() -> None:
     assert "would change nothing" in gain
     share = explanation.memory.total_bytes / explanation.memory.usable_bytes
     assert f"{share:.1%} of the usable" in memory
-    for sentence in (speed, time, layer, gain, memory):
+    assert explanation.evaluation.bill is not None
+    usd = explanation.evaluation.bill.cost_usd_per_million_samples.central
+    assert f"{format_number(usd)} USD ± " in bill and "for its host" in bill
+    for sentence in (speed, time, layer, gain, memory, bill):
         assert sentence.endswith(".") and sentence[0].isupper()
 
 

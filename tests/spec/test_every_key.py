@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from phaze_opt.economics.choices import Economics
 from phaze_opt.spec.axis_names import ORDER, TRAINING_NAMES, kind_of
 from phaze_opt.spec.designs import training_of
 from phaze_opt.spec.freezing import check_names
@@ -87,6 +88,7 @@ OTHER: dict[str, str] = {
     "offload_share": "0.5",
     "offload_optimizer": "0.5",
     "rank_order": '"solve"',
+    "economics": "{ margin = 7.0 }",
 }
 _FP8 = {"optimizer": '"adam"', "precision": '"fp8"'}
 NEEDS: dict[str, dict[str, str]] = {
@@ -118,6 +120,24 @@ INNER: dict[type, tuple[str, dict[str, str]]] = {
             "max_devices": "4",
             "max_time_per_batch_s": "2.5",
             "min_memory_margin": "0.1",
+            "max_power_w_rack": '20e3\n[area]\nmodel = "chip"',
+            "max_cost_usd": '1e6\n[area]\nmodel = "chip"',
+            "max_carbon_kg": '1e5\n[area]\nmodel = "chip"',
+        },
+    ),
+    Economics: (
+        "[economics]",
+        {
+            "grid": '"europe"',
+            "grid_g_per_kwh": "100.0",
+            "energy_usd_per_kwh": "0.2",
+            "pue": "1.1",
+            "lifetime_years": "4.0",
+            "margin": "7.0",
+            "volume": "1e5",
+            "host_usd": "2000.0",
+            "network_usd": "1000.0",
+            "devices_per_rack": "72",
         },
     ),
     SearchSpec: (

@@ -21,6 +21,8 @@ measured = st.builds(
     power_w_per_device=positive,
     area_mm2=positive,
     devices=st.integers(1, 1024),
+    wall_j_per_sample=positive,
+    usd_per_sample=positive,
 )
 kinds = st.sampled_from(list(OBJECTIVES.values()))
 pairs = st.lists(st.tuples(measured, measured, st.floats(0.1, 10)), min_size=1, max_size=4)
@@ -99,12 +101,14 @@ def test_means_lie_between_the_worst_and_the_best(
 
 def test_values_follow_from_their_definitions() -> None:
     """Each objective of one design by hand."""
-    measured = Measured(100.0, 51_200.0, 3.0, 250.0, 400.0, 8)
+    measured = Measured(100.0, 51_200.0, 3.0, 250.0, 400.0, 8, 5.0, 1e-4)
     values = {name: kind.of(measured) for name, kind in OBJECTIVES.items()}
     assert values == {
         "throughput": 100.0,
         "tokens": 51_200.0,
         "throughput_per_area": 100.0 / 3200.0,
+        "throughput_per_dollar": 1e4,
+        "throughput_per_watt": 0.2,
         "energy_per_sample": 3.0,
         "power": 250.0,
         "area": 400.0,

@@ -99,6 +99,10 @@ def test_quickstart_is_valid() -> None:
         ("attention = 'flash'\n[space]\nattention = ['eager', 'flash']", "give one of them"),
         ("tensor_parallel = [0]", "degrees of at least 1"),
         ("[constraints]\nmax_power_w = 0", "max_power_w is 0"),
+        ("[constraints]\nmax_cost_usd = 1e6", "max_cost_usd needs the area of dies"),
+        ('objectives = ["throughput_per_watt"]', "throughput_per_watt needs the area of dies"),
+        ("[economics]\nmargn = 2", "margn"),
+        ("[economics]\npue = 0.9", "pue is 0.9, but it must be at least 1"),
         ("[constraints]\nmin_memory_margin = 1.0", "must be in"),
         # Ranges that make no sense.
         ("[space]\nnum_tc = { min = 3, max = 8 }", "power of two"),

@@ -1,0 +1,1 @@
+"""Chips and their number at equal dollars, and chips at equal watts, certified."""
