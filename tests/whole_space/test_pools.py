@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-from distributed import LocalCluster
 
 from phaze_opt.errors import InputError
 from phaze_opt.spec.space import Space
@@ -69,24 +70,68 @@ def children() -> Iterator[int]:
                 yield int(entry.name)
 
 
-def test_a_dask_cluster_gives_the_same_answer(study: Study, expected: Certificate) -> None:
-    """With two worker processes, of which one is lost."""
-    start: Any = LocalCluster
-    with start(
-        n_workers=2, threads_per_worker=1, dashboard_address=None, silence_logs=50
-    ) as cluster:
-        pids = [worker.pid for worker in cluster.workers.values()]
-        lost: list[int] = []
+class Cluster:
+    """Processes of a dask cluster on this machine: a scheduler and four workers."""
 
-        def lose(progress: EnumerationProgress) -> None:
-            if progress.level == "evaluations" and not lost:
-                lost.append(pids[0])
-                os.kill(pids[0], signal.SIGKILL)
+    def __init__(self, folder: Path) -> None:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.port = free.getsockname()[1]
+        self.address = f"tcp://127.0.0.1:{self.port}"
+        self._folder = folder
+        self.workers: list[subprocess.Popen[bytes]] = []
+        self.start()
 
-        enumeration = enumerate_study(
-            study, top=TOP, dask=cluster.scheduler_address, on_progress=lose
-        )
-    assert lost
+    def start(self) -> None:
+        """Start the scheduler, and the workers, which end with the one that they had."""
+        place = ("--host", "127.0.0.1", "--port", str(self.port), "--no-show", "--no-dashboard")
+        self.scheduler = self._started("dask_scheduler", *place)
+        options = ("--nthreads", "1", "--no-nanny", "--no-dashboard", "--death-timeout", "60")
+        for worker in self.workers:
+            worker.wait(60)
+        self.workers = [self._started("dask_worker", self.address, *options) for _ in range(4)]
+
+    def _started(self, program: str, *options: str) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-m", f"distributed.cli.{program}", *options]
+        with (self._folder / "log").open("ab") as log:
+            return subprocess.Popen(command, cwd=self._folder, stdout=log, stderr=log)
+
+    def end(self) -> None:
+        """Kill all processes."""
+        for process in (self.scheduler, *self.workers):
+            process.kill()
+            process.wait()
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    """Start a cluster, and end it with the test."""
+    cluster = Cluster(tmp_path)
+    try:
+        yield cluster
+    finally:
+        cluster.end()
+
+
+def test_a_dask_cluster_gives_the_same_answer(
+    study: Study, expected: Certificate, cluster: Cluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Though a worker is killed, and then the scheduler, which is started again."""
+    lost: list[str] = []
+
+    def lose(progress: EnumerationProgress) -> None:
+        if progress.level == "evaluations" and not lost:
+            lost.append("worker")
+            cluster.workers[0].kill()
+        elif lost == ["worker"]:
+            lost.append("scheduler")
+            cluster.scheduler.kill()
+            cluster.scheduler.wait()
+            cluster.start()
+
+    enumeration = enumerate_study(study, top=TOP, dask=cluster.address, on_progress=lose)
+    assert lost == ["worker", "scheduler"]
+    assert "is gone; waiting for another one" in caplog.text
     assert certificate_of(study, enumeration, TOP) == expected
 
 
