@@ -8,13 +8,17 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from multiprocessing.context import ForkServerContext
 from pathlib import Path
 
 import pytest
+from sqlalchemy import func, select
 
+from phaze_opt.bounds import best_first
 from phaze_opt.errors import InputError
 from phaze_opt.spec.space import Space
-from phaze_opt.study.study import Study, create_study
+from phaze_opt.store.tables import EvaluationRow
+from phaze_opt.study.study import Study, create_study, load_study
 from phaze_opt.whole_space import pools
 from phaze_opt.whole_space.certificate import Certificate
 from phaze_opt.whole_space.enumerating import certificate_of, enumerate_study
@@ -55,6 +59,38 @@ def test_killed_processes_change_nothing(study: Study, expected: Certificate) ->
     enumeration = enumerate_study(study, top=TOP, workers=2, on_progress=kill)
     assert killed
     assert certificate_of(study, enumeration, TOP) == expected
+
+
+def enumerate_and_die(name: str, url: str) -> None:
+    """Enumerate, and end as by kill -9 when the first points are evaluated."""
+
+    def die(progress: EnumerationProgress) -> None:
+        if progress.level == "evaluations" and progress.done > 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    best_first.FIRST_ROWS = best_first.BATCH_ROWS = 1
+    enumerate_study(load_study(name, url), top=TOP, on_progress=die)
+
+
+def test_a_killed_enumeration_goes_on(
+    study: Study, expected: Certificate, tmp_path: Path, forks: ForkServerContext
+) -> None:
+    """What it had evaluated is not evaluated again, and the certificate is the same."""
+    url = f"sqlite:///{tmp_path / 'a.db'}"
+    process = forks.Process(target=enumerate_and_die, args=(study.name, url))
+    process.start()
+    process.join(60)
+    assert process.exitcode == -signal.SIGKILL
+    before = evaluated(study)
+    enumeration = enumerate_study(study, top=TOP)
+    assert 0 < before < evaluated(study)
+    assert certificate_of(study, enumeration, TOP) == expected
+
+
+def evaluated(study: Study) -> int:
+    """Count the evaluations that are stored."""
+    with study.storage.reading() as session:
+        return session.scalar(select(func.count()).select_from(EvaluationRow)) or 0
 
 
 def children() -> Iterator[int]:
