@@ -10,7 +10,9 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from multiprocessing.context import ForkServerContext
+from multiprocessing.process import BaseProcess
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -147,6 +149,32 @@ def forks() -> ForkServerContext:
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([drive_module.__name__])
     return context
+
+
+class ForkedWorkers:
+    """What starts processes as spawning does, but forks one that has imported all they need.
+
+    A spawned process imports for longer than most tests work in it.
+    """
+
+    Pipe = staticmethod(multiprocessing.Pipe)
+
+    def __init__(self, forks: ForkServerContext) -> None:
+        self._forks = forks
+
+    def Process(
+        self, *, target: Callable[..., object], args: Sequence[object], daemon: bool
+    ) -> BaseProcess:
+        """Return a process, which has the environment of this one."""
+        begun = (dict(os.environ), target, args)
+        return self._forks.Process(target=drive_module.begin, args=begun, daemon=daemon)
+
+
+@pytest.fixture
+def forked_workers(forks: ForkServerContext, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the worker processes of a study be forks; other tests spawn them, as users do."""
+    started = SimpleNamespace(get_context=lambda kind: ForkedWorkers(forks))
+    monkeypatch.setattr("phaze_opt.study.processes.multiprocessing", started)
 
 
 @pytest.fixture

@@ -6,9 +6,17 @@ results in the order of submission: the answer of an enumeration does not depend
 
 from __future__ import annotations
 
+import logging
 import multiprocessing
+import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor
+from concurrent.futures import (
+    BrokenExecutor,
+    CancelledError,
+    Executor,
+    Future,
+    ProcessPoolExecutor,
+)
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -30,8 +38,18 @@ T = TypeVar("T")
 CONNECT_S = 10
 """Seconds to wait for a dask scheduler."""
 
+RESTART_S = 600
+"""Seconds to wait for a dask scheduler that was there, and may be started again."""
+
+_POLL_S = 0.1
+
 MOST_RESTARTS = 30
 """How often killed processes are replaced before the enumeration fails."""
+
+_LOST = (BrokenExecutor, CancelledError)
+"""What a task ends with whose processes, or whose scheduler of dask, are gone."""
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -141,7 +159,7 @@ class RemotePool:
             while True:
                 try:
                     return future.result()
-                except BrokenExecutor:
+                except _LOST:
                     self._replace(executor)
                     executor, future = self._submit(work)
 
@@ -151,7 +169,7 @@ class RemotePool:
         """Submit work; return the executor that has it, and its future."""
         try:
             future = self._executor.submit(work)
-        except BrokenExecutor:
+        except _LOST:
             self._replace(self._executor)
             future = self._executor.submit(work)
         self._unfinished.add(future)
@@ -196,7 +214,7 @@ def processes(job: EngineJob, storage: Storage, workers: int) -> Iterator[Remote
 
 @contextmanager
 def dask_cluster(job: EngineJob, address: str) -> Iterator[RemotePool]:
-    """Use the workers of a running dask cluster.
+    """Use the workers of a running dask cluster, whose scheduler may be started again meanwhile.
 
     Parameters
     ----------
@@ -210,6 +228,32 @@ def dask_cluster(job: EngineJob, address: str) -> Iterator[RemotePool]:
     InputError
         If dask is not installed, or there is no scheduler.
     """
+    client = _dask_client(address, CONNECT_S)
+    workers = max(1, sum(client.nthreads().values()))
+
+    def start() -> Executor:
+        # A task is submitted a second time only if its result was lost.
+        executor: Executor = client.get_executor(pure=False, retries=3)
+        return executor
+
+    def connect_again() -> None:
+        nonlocal client
+        _log.warning("The dask scheduler at %s is gone; waiting for another one.", address)
+        while client.status == "connecting":  # by itself, for as long as at first
+            time.sleep(_POLL_S)
+        if client.status != "running":
+            client = _dask_client(address, RESTART_S)
+
+    pool = RemotePool(job, workers, start, connect_again)
+    try:
+        yield pool
+    finally:
+        pool.end()
+        client.close()
+
+
+def _dask_client(address: str, patience_s: float) -> Any:
+    """Connect to a dask scheduler."""
     try:
         from distributed import Client
     except ImportError:
@@ -218,15 +262,7 @@ def dask_cluster(job: EngineJob, address: str) -> Iterator[RemotePool]:
         ) from None
     try:
         connect: Any = Client
-        client = connect(address, timeout=CONNECT_S, set_as_default=False)
+        return connect(address, timeout=patience_s, set_as_default=False)
     except (OSError, ValueError) as error:
         reason = str(error).split("\n")[0]
         raise InputError(f"There is no dask scheduler at {address}: {reason}.") from None
-    with client:
-        workers = max(1, sum(client.nthreads().values()))
-        # A task is submitted a second time only if its result was lost.
-        pool = RemotePool(job, workers, partial(client.get_executor, pure=False, retries=3))
-        try:
-            yield pool
-        finally:
-            pool.end()

@@ -11,7 +11,7 @@ import resource
 import signal
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -92,6 +92,15 @@ def run_forked(
         print_error(str(error))
         code = error.exit_code
     sys.exit(code)
+
+
+def begin(
+    environment: Mapping[str, str], target: Callable[..., object], arguments: Sequence[object]
+) -> None:
+    """Work in the environment of the process that started this one."""
+    os.environ.clear()
+    os.environ.update(environment)
+    target(*arguments)
 
 
 def run(arguments: Sequence[str]) -> int:

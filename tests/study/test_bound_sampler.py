@@ -321,7 +321,7 @@ def test_a_failed_trial_proves_nothing(tmp_path: Path, monkeypatch: pytest.Monke
     assert len(points) == len(set(points))
 
 
-def test_workers_never_try_a_point_twice(tmp_path: Path) -> None:
+def test_workers_never_try_a_point_twice(tmp_path: Path, forked_workers: None) -> None:
     """Two processes share the points, and stop at the proof."""
     study = create_study(TINY, f"sqlite:///{tmp_path / 'a.db'}")
     outcome = study.run(workers=2)

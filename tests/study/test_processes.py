@@ -77,7 +77,7 @@ def ended(process: DrivenProcess) -> int | None:
 
 
 def test_exactly_n_with_several_processes(
-    any_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    any_url: str, tmp_path: Path, forked_workers: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Several processes make exactly the trials asked for, and compute no point twice."""
     total, processes = 60, 2
@@ -213,7 +213,7 @@ def test_killed_workers_keep_no_study_running(
     assert study.run().counts.done == 20
 
 
-def test_a_deadly_point_is_reported(sqlite_url: str) -> None:
+def test_a_deadly_point_is_reported(sqlite_url: str, forked_workers: None) -> None:
     """A point on which three workers die in turn is given up, told, and the rest is done."""
     study = toy_study(sqlite_url, search=SearchSpec(sampler="random", trials=4, seed=3))
     study.evaluator = deadly_evaluator

@@ -97,7 +97,9 @@ def test_the_end_of_a_run_proves_once(any_url: str, prover: Prover) -> None:
     assert len(prover.calls) == 1
 
 
-def test_workers_in_processes_end_with_a_proof(sqlite_url: str, prover: Prover) -> None:
+def test_workers_in_processes_end_with_a_proof(
+    sqlite_url: str, prover: Prover, forked_workers: None
+) -> None:
     """The program that started them solves; what is still open has its gap."""
     prover.closes = False
     study = open_study(sqlite_url)

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
+import subprocess
+import sys
 from collections.abc import Iterator
+from multiprocessing.context import ForkServerContext
 from pathlib import Path
-from typing import Any
 
 import pytest
-from distributed import LocalCluster
+from sqlalchemy import func, select
 
+from phaze_opt.bounds import best_first
 from phaze_opt.errors import InputError
 from phaze_opt.spec.space import Space
-from phaze_opt.study.study import Study, create_study
+from phaze_opt.store.tables import EvaluationRow
+from phaze_opt.study.study import Study, create_study, load_study
 from phaze_opt.whole_space import pools
 from phaze_opt.whole_space.certificate import Certificate
 from phaze_opt.whole_space.enumerating import certificate_of, enumerate_study
@@ -56,6 +61,38 @@ def test_killed_processes_change_nothing(study: Study, expected: Certificate) ->
     assert certificate_of(study, enumeration, TOP) == expected
 
 
+def enumerate_and_die(name: str, url: str) -> None:
+    """Enumerate, and end as by kill -9 when the first points are evaluated."""
+
+    def die(progress: EnumerationProgress) -> None:
+        if progress.level == "evaluations" and progress.done > 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    best_first.FIRST_ROWS = best_first.BATCH_ROWS = 1
+    enumerate_study(load_study(name, url), top=TOP, on_progress=die)
+
+
+def test_a_killed_enumeration_goes_on(
+    study: Study, expected: Certificate, tmp_path: Path, forks: ForkServerContext
+) -> None:
+    """What it had evaluated is not evaluated again, and the certificate is the same."""
+    url = f"sqlite:///{tmp_path / 'a.db'}"
+    process = forks.Process(target=enumerate_and_die, args=(study.name, url))
+    process.start()
+    process.join(60)
+    assert process.exitcode == -signal.SIGKILL
+    before = evaluated(study)
+    enumeration = enumerate_study(study, top=TOP)
+    assert 0 < before < evaluated(study)
+    assert certificate_of(study, enumeration, TOP) == expected
+
+
+def evaluated(study: Study) -> int:
+    """Count the evaluations that are stored."""
+    with study.storage.reading() as session:
+        return session.scalar(select(func.count()).select_from(EvaluationRow)) or 0
+
+
 def children() -> Iterator[int]:
     """Yield the spawned processes of this one."""
     for entry in Path("/proc").iterdir():
@@ -69,24 +106,68 @@ def children() -> Iterator[int]:
                 yield int(entry.name)
 
 
-def test_a_dask_cluster_gives_the_same_answer(study: Study, expected: Certificate) -> None:
-    """With two worker processes, of which one is lost."""
-    start: Any = LocalCluster
-    with start(
-        n_workers=2, threads_per_worker=1, dashboard_address=None, silence_logs=50
-    ) as cluster:
-        pids = [worker.pid for worker in cluster.workers.values()]
-        lost: list[int] = []
+class Cluster:
+    """Processes of a dask cluster on this machine: a scheduler and four workers."""
 
-        def lose(progress: EnumerationProgress) -> None:
-            if progress.level == "evaluations" and not lost:
-                lost.append(pids[0])
-                os.kill(pids[0], signal.SIGKILL)
+    def __init__(self, folder: Path) -> None:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.port = free.getsockname()[1]
+        self.address = f"tcp://127.0.0.1:{self.port}"
+        self._folder = folder
+        self.workers: list[subprocess.Popen[bytes]] = []
+        self.start()
 
-        enumeration = enumerate_study(
-            study, top=TOP, dask=cluster.scheduler_address, on_progress=lose
-        )
-    assert lost
+    def start(self) -> None:
+        """Start the scheduler, and the workers, which end with the one that they had."""
+        place = ("--host", "127.0.0.1", "--port", str(self.port), "--no-show", "--no-dashboard")
+        self.scheduler = self._started("dask_scheduler", *place)
+        options = ("--nthreads", "1", "--no-nanny", "--no-dashboard", "--death-timeout", "60")
+        for worker in self.workers:
+            worker.wait(60)
+        self.workers = [self._started("dask_worker", self.address, *options) for _ in range(4)]
+
+    def _started(self, program: str, *options: str) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-m", f"distributed.cli.{program}", *options]
+        with (self._folder / "log").open("ab") as log:
+            return subprocess.Popen(command, cwd=self._folder, stdout=log, stderr=log)
+
+    def end(self) -> None:
+        """Kill all processes."""
+        for process in (self.scheduler, *self.workers):
+            process.kill()
+            process.wait()
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    """Start a cluster, and end it with the test."""
+    cluster = Cluster(tmp_path)
+    try:
+        yield cluster
+    finally:
+        cluster.end()
+
+
+def test_a_dask_cluster_gives_the_same_answer(
+    study: Study, expected: Certificate, cluster: Cluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Though a worker is killed, and then the scheduler, which is started again."""
+    lost: list[str] = []
+
+    def lose(progress: EnumerationProgress) -> None:
+        if progress.level == "evaluations" and not lost:
+            lost.append("worker")
+            cluster.workers[0].kill()
+        elif lost == ["worker"]:
+            lost.append("scheduler")
+            cluster.scheduler.kill()
+            cluster.scheduler.wait()
+            cluster.start()
+
+    enumeration = enumerate_study(study, top=TOP, dask=cluster.address, on_progress=lose)
+    assert lost == ["worker", "scheduler"]
+    assert "is gone; waiting for another one" in caplog.text
     assert certificate_of(study, enumeration, TOP) == expected
 
 
