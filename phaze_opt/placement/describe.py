@@ -31,6 +31,9 @@ from phaze_opt.placement.zero_bubble import (
     replay_order,
 )
 
+_CLOSE = 1e-9
+"""Relative difference up to which two times are the same."""
+
 
 def describe(
     costs: CandidateCosts,
@@ -97,6 +100,11 @@ def placement_replay(placement: Placement) -> Replay:
     work = PipelineWork(*(table(name) for name in names))
     if placement.order is None:
         return replay(work, placement.microbatches, placement.pipeline_schedule)
+    if placement.order == 0 and len(by_chunk) == 1:
+        whole = replay(work, placement.microbatches)
+        # The order of 1F1B stands for whole backwards too, where they take no longer.
+        if _takes_as_long(placement, whole, work.head_s[0]):
+            return whole
     weight_s = table("weight_gradient_s")
     split = ZeroBubbleWork(
         np.stack([work.forward_s, work.backward_s - weight_s, weight_s]),
@@ -111,6 +119,16 @@ def placement_replay(placement: Placement) -> Replay:
     if order is None:
         raise InputError(f"The order {placement.order} of the placement cannot be run.")
     return replay_order(split, order, placement.microbatches).replay
+
+
+def _takes_as_long(placement: Placement, done: Replay, head_s: FloatArray) -> bool:
+    """Say whether a replay takes the time of a placement whose stages begin by themselves."""
+    own_s = done.finish_s - (done.forward_start_s[0, :, 0] - head_s)
+    tails_s = [
+        stage.synchronisation_s + stage.optimizer_s + stage.gather_s for stage in placement.stages
+    ]
+    time_s = float((own_s + np.array(tails_s)).max())
+    return abs(time_s - placement.time_per_batch_s) <= _CLOSE * placement.time_per_batch_s
 
 
 @dataclass(frozen=True, eq=False)

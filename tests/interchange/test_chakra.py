@@ -25,10 +25,10 @@ from phaze_opt.placement.solve_placement import solve_placement
 from phaze_opt.point import cost_point
 from phaze_opt.training import Training
 from tests.interchange.traces import COLLECTIVE, COMPUTE, ends, read_folder, replay
-from tests.placement.strategies import problems
+from tests.placement.strategies import all_degrees, problems
 from tests.placement.test_interleaved import equal_layers
 from tests.placement.test_training_options import with_options
-from tests.placement.test_zero_bubble import with_weights
+from tests.placement.test_zero_bubble import split_problems, with_weights
 
 
 def check(
@@ -59,24 +59,43 @@ def check(
     assert computed <= 1e6 * load_s + sum(len(trace.nodes) for trace in traces.values())
 
 
-@settings(max_examples=25, deadline=None)
+def checked_at_any_degrees(problem: PlacementProblem, data: st.DataObject) -> None:
+    """Place a problem, mostly in several stages, and check it, if it fits."""
+    degrees = data.draw(st.sampled_from([*reversed(list(all_degrees(problem))), None]))
+    try:
+        placement = solve_placement(problem, degrees)
+    except InfeasibleError:
+        return
+    check(problem, placement)
+
+
+@settings(max_examples=30, deadline=None)
 @given(
     problems(most_layers=4, most_devices=8),
     st.sampled_from(["1f1b", "gpipe"]),
     st.integers(0, 3),
     st.sampled_from(["none", "data"]),
+    st.data(),
 )
 def test_a_replay_of_all_ranks_takes_as_long(
-    problem: PlacementProblem, schedule: PipelineScheduleName, zero: int, overlap: str
+    problem: PlacementProblem,
+    schedule: PipelineScheduleName,
+    zero: int,
+    overlap: str,
+    data: st.DataObject,
 ) -> None:
     """Whatever is placed, under every stage of ZeRO, with and without overlap."""
     options = {"pipeline_schedule": schedule, "zero": zero, "overlap": overlap}
-    problem = with_options(problem, **options)
-    try:
-        placement = solve_placement(problem)
-    except InfeasibleError:
-        return
-    check(problem, placement)
+    checked_at_any_degrees(with_options(problem, **options), data)
+
+
+@settings(max_examples=20, deadline=None)
+@given(split_problems(), st.integers(0, 1), st.data())
+def test_schedules_that_put_weight_gradients_off_too(
+    problem: PlacementProblem, zero: int, data: st.DataObject
+) -> None:
+    """Also where a schedule runs whole backwards, as 1F1B does."""
+    checked_at_any_degrees(with_options(problem, zero=zero), data)
 
 
 @pytest.mark.parametrize("chunks", [1, 2, 3])

@@ -332,7 +332,8 @@ def test_a_placement_replays_and_is_placed_again(problem: PlacementProblem) -> N
     if split is None:
         return
     done = placement_replay(split)
-    assert done.weight_start_s is not None
+    # The order of 1F1B may stand for whole backwards.
+    assert done.weight_start_s is not None or split.order == 0
     own_s = done.finish_s - done.forward_start_s[0, :, 0]
     assert own_s.max() <= split.time_per_batch_s * SLACK
     again = place_again(problem, split)
