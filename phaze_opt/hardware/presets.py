@@ -48,7 +48,8 @@ def accelerator_presets() -> dict[str, AcceleratorPreset]:
     """Return all accelerators of ``data/accelerators.toml`` by name."""
     table = data_table("hardware", "accelerators.toml")
     sources = table.pop("sources")
-    return {name: _preset(name, entry, sources) for name, entry in table.items()}
+    entries = {name: table.get(entry.pop("base", ""), {}) | entry for name, entry in table.items()}
+    return {name: _preset(name, entry, sources) for name, entry in entries.items()}
 
 
 @checked

@@ -75,6 +75,8 @@ _WITH_TEXT = {
     "qwen2_5_vl": "qwen2_vl_text",
     "qwen3_vl": "qwen3_vl_text",
     "qwen3_vl_moe": "qwen3_moe",
+    "qwen3_5": "qwen3_5_text",
+    "qwen3_5_moe": "qwen3_5_moe_text",
     "glm4v": "glm4",
     "glm4v_moe": "glm4_moe",
 }

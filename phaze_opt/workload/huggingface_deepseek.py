@@ -127,6 +127,14 @@ def _glm_moe_dsa(plain: Plain) -> dict[str, Any]:
     return _deepseek_v32({**_GLM_DSA, **plain})
 
 
+_GLM_LITE: Plain = {
+    **{"num_hidden_layers": 47, "first_k_dense_replace": 1, "n_routed_experts": 64},
+    **{"num_experts_per_tok": 4, "moe_intermediate_size": 1536, "n_group": 1, "topk_group": 1},
+    **{"q_lora_rank": 768, "qk_nope_head_dim": 192, "v_head_dim": 256},
+}
+"""What GLM-4.7-Flash has where its configuration leaves it out, and DeepSeek-V3 has otherwise."""
+
+
 def _latent_keys(
     layers: int, hidden: int, heads: int, feed_forward: int, vocabulary: int, sequence: int
 ) -> dict[str, tuple[str, object]]:
@@ -157,6 +165,13 @@ DEEPSEEK_FAMILIES: Mapping[str, Family] = {
         llama_keys(43, 4096, 64, None, 129280, 1048576, kv_heads=1, head_elements=512),
         _deepseek_v4,
         only={"attention_bias": False, "mlp_bias": False, "num_key_value_heads": 1},
+    ),
+    "glm4_moe_lite": language_model(
+        "Glm4MoeLite",
+        _latent_keys(47, 2048, 20, 10240, 154880, 202752),
+        lambda plain: _deepseek(3)({**_GLM_LITE, **plain}),
+        only={**_NO_BIAS, "mlp_layer_types": None},
+        synonyms=DEEPSEEK_NAMES,
     ),
     "glm_moe_dsa": language_model(
         "GlmMoeDsa",

@@ -128,6 +128,21 @@ def _glm4_moe(plain: Plain) -> dict[str, Any]:
     }
 
 
+def _dots1(plain: Plain) -> dict[str, Any]:
+    """Compute what GLM-4.5 has; heads are normalised and rotated whole in every model."""
+    return _glm4_moe({"use_qk_norm": True, "partial_rotary_factor": 1.0, **plain})
+
+
+def _bailing_moe_v2(plain: Plain) -> dict[str, Any]:
+    """Compute what dots.llm1 has, with groups of experts, of Ling and Ring 2.0."""
+    computed = _dots1({**_LING, **plain})
+    computed["experts"] |= {
+        "groups": whole_number(plain, "n_group", 8) or 1,
+        "top_groups": whole_number(plain, "topk_group", 4) or 1,
+    }
+    return {**computed, "query_key_value_bias": flag(plain, "use_qkv_bias", False) or None}
+
+
 def _ernie4_5_moe(plain: Plain) -> dict[str, Any]:
     layers = whole_number(plain, "num_hidden_layers", 28)
     first = whole_number(plain, "moe_layer_start_index", 1)
@@ -211,6 +226,11 @@ def _granitemoe(plain: Plain) -> dict[str, Any]:
 
 DEEPSEEK_NAMES = dict.fromkeys(("num_experts", "num_local_experts"), "n_routed_experts")
 _LOCAL = {"num_experts": "num_local_experts"}
+_LING: Plain = {
+    **{"n_routed_experts": 256, "moe_intermediate_size": 512, "head_dim": 128},
+    **{"num_attention_heads": 16, "hidden_size": 2048},
+}
+"""What Ling 2.0 has where its configuration leaves it out, and GLM-4.5 has otherwise."""
 EXPERT_FAMILIES: Mapping[str, Family] = {
     "mixtral": language_model(
         "Mixtral",
@@ -246,6 +266,23 @@ EXPERT_FAMILIES: Mapping[str, Family] = {
         llama_keys(46, 4096, 96, 10944, 151552, 131072, kv_heads=8),
         _glm4_moe,
         synonyms=DEEPSEEK_NAMES,
+    ),
+    "dots1": language_model(
+        "Dots1",
+        llama_keys(62, 4608, 32, 10944, 152064, 2048, kv_heads=32),
+        _dots1,
+        synonyms=DEEPSEEK_NAMES,
+    ),
+    # Ling and Ring 2.0 state either name; the first Ling has other classes, which are refused.
+    **dict.fromkeys(
+        ("bailing_moe", "bailing_moe_v2"),
+        language_model(
+            "BailingMoeV2",
+            llama_keys(20, 2048, 16, 5120, 157184, 32768, kv_heads=4, head_elements=128),
+            _bailing_moe_v2,
+            only={**NO_WINDOW, "use_bias": False},
+            synonyms={"num_experts": "n_routed_experts", "num_shared_experts": "n_shared_experts"},
+        ),
     ),
     "ernie4_5_moe": language_model(
         "Ernie4_5_Moe",

@@ -211,7 +211,17 @@ def _qwen3_next(plain: Plain) -> dict[str, Any]:
     return computed if dense else {**computed, "feed_forward": 0}
 
 
+def _qwen3_5(plain: Plain) -> dict[str, Any]:
+    """Compute what Qwen3-Next has, without experts."""
+    layers = whole_number(plain, "num_hidden_layers", 32)
+    return _qwen3_next({**plain, "num_hidden_layers": layers, "mlp_only_layers": [*range(layers)]})
+
+
+_QWEN3_5_MOE: Plain = {"num_hidden_layers": 40, "num_experts": 256, "num_experts_per_tok": 8}
+"""What Qwen3.5's mixtures have where their configuration leaves it out."""
+
 _RELU2 = {"relu2": "relu2"}
+_GATED_ATTENTION = {**LLAMA, "query_key_norm": True, "output_gate": True}
 
 HYBRID_FAMILIES: Mapping[str, Family] = {
     "nemotron_h": language_model(
@@ -269,7 +279,22 @@ HYBRID_FAMILIES: Mapping[str, Family] = {
         llama_keys(48, 2048, 16, 5632, 151936, 32768, kv_heads=2, head_elements=256),
         _qwen3_next,
         only={},
-        fixed={**LLAMA, "query_key_norm": True, "output_gate": True},
+        fixed=_GATED_ATTENTION,
+        synonyms={"num_local_experts": "num_experts"},
+    ),
+    "qwen3_5_text": language_model(
+        "Qwen3_5",
+        llama_keys(32, 4096, 16, 12288, 248320, 32768, kv_heads=4, head_elements=256),
+        _qwen3_5,
+        only={},
+        fixed=_GATED_ATTENTION,
+    ),
+    "qwen3_5_moe_text": language_model(
+        "Qwen3_5Moe",
+        llama_keys(40, 2048, 16, 5632, 248320, 32768, kv_heads=2, head_elements=256),
+        lambda plain: _qwen3_next({**_QWEN3_5_MOE, **plain}),
+        only={},
+        fixed=_GATED_ATTENTION,
         synonyms={"num_local_experts": "num_experts"},
     ),
 }

@@ -7,6 +7,7 @@ import pytest
 
 from phaze_opt.errors import InputError, NotFoundError
 from phaze_opt.hardware.presets import accelerator_presets, load_accelerator
+from phaze_opt.network.presets import load_cluster
 from phaze_opt.units import GIB, MIB
 
 
@@ -53,12 +54,24 @@ def test_presets_have_their_stated_peak(name: str, peak_tflops: float) -> None:
     assert peak / 1e12 == pytest.approx(peak_tflops, rel=0.01)
 
 
+def test_a_preset_with_a_base_has_its_rows() -> None:
+    """The H800 is the chip of an H100, with all its kernels and sources; its links are fewer."""
+    presets = accelerator_presets()
+    for name, base in (("h800", "h100"), ("a800", "a100-80")):
+        assert replace(presets[name], name=base, description="") == replace(
+            presets[base], description=""
+        )
+        assert load_cluster(f"{name}-node", 16).levels[0].bandwidth_bytes_per_s == 200e9
+    assert load_cluster("h800-node", 16).levels[1] == load_cluster("dgx-h100", 16).levels[1]
+
+
 def test_only_measured_chips_have_rates_of_arrays_and_bursts() -> None:
     """On every other chip the arrays work at the clock, and an isolated kernel has no burst.
 
     Where only the fastest product is known, all others take the ratio of chips that have a table.
     """
-    presets = accelerator_presets().values()
+    same = {"a800", "h800"}  # chips of a100-80 and h100
+    presets = [preset for name, preset in accelerator_presets().items() if name not in same]
     with_arrays = {p.name for p in presets if p.accelerator.calibration.array_efficiency < 1.0}
     with_burst = {p.name for p in presets if p.accelerator.calibration.burst_clock_hz is not None}
     limited = {p.name for p in presets if p.accelerator.in_burst is not p.accelerator} - with_burst

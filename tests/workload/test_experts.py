@@ -26,6 +26,7 @@ from phaze_opt.workload.experts import (
 from phaze_opt.workload.fusion import fuse
 from phaze_opt.workload.graph import Gemm, Layer, OperatorGraph, WorkloadVariant
 from phaze_opt.workload.huggingface import read_huggingface_config
+from phaze_opt.workload.huggingface_deepseek import DEEPSEEK_FAMILIES
 from phaze_opt.workload.huggingface_experts import EXPERT_FAMILIES
 from phaze_opt.workload.workload_file import read_workload, write_workload
 from phaze_opt.workload.zoo import load_workload, model_config
@@ -38,6 +39,7 @@ KNOWN_PARAMETERS = {
     "qwen3-30b-a3b": (30_532_122_624, 3_353_032_704),
     "qwen3-235b-a22b": (235_093_634_560, 22_190_763_520),
     "deepseek-v3": (671_026_404_352, 37_552_282_624),
+    "kimi-k2": (1_026_408_209_408, 32_861_477_888),
     "gpt-oss-20b": (20_914_757_184, 4_187_440_704),
     "gpt-oss-120b": (116_829_156_672, 5_711_982_912),
 }
@@ -70,6 +72,12 @@ SMALL: dict[str, dict[str, Any]] = {
     "kimi_k2": {**_TEXT, **_LATENT, "moe_layer_freq": 2},
     "gpt_oss": {**_GROUPED, "num_local_experts": 8, "head_dim": 16, "sliding_window": 8},
     "glm4_moe": {**_GROUPED, "n_routed_experts": 8, "head_dim": 16, "use_qk_norm": True},
+    "dots1": {**_GROUPED, "n_routed_experts": 8, "head_dim": 16, "n_shared_experts": 2},
+    "bailing_moe": {
+        **{**_GROUPED, "num_experts": 8, "num_shared_experts": 1, "head_dim": 16},
+        **{"n_group": 4, "topk_group": 2},
+    },
+    "glm4_moe_lite": {**_TEXT, **_LATENT},
     "llama4_text": {
         **_GROUPED,
         **{"num_local_experts": 8, "head_dim": 16, "intermediate_size_mlp": 96},
@@ -78,7 +86,14 @@ SMALL: dict[str, dict[str, Any]] = {
     "olmoe": {**_GROUPED, "num_experts": 8},
     "granitemoe": {**_GROUPED, "num_local_experts": 8, "tie_word_embeddings": True},
 }
-families = pytest.mark.parametrize("family", EXPERT_FAMILIES)
+families = pytest.mark.parametrize("family", SMALL)
+
+
+def test_every_family_has_a_small_model() -> None:
+    """Ling's second name is the first's family; DeepSeek-V4 is in `test_compressed_attention`."""
+    others = {"bailing_moe_v2", "deepseek_v4"}
+    assert SMALL.keys() | others == EXPERT_FAMILIES.keys() | DEEPSEEK_FAMILIES.keys()
+    assert EXPERT_FAMILIES["bailing_moe_v2"] is EXPERT_FAMILIES["bailing_moe"]
 
 
 @pytest.fixture

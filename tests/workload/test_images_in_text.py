@@ -205,3 +205,19 @@ def test_models_without_a_tower_have_no_images(tmp_path: Path) -> None:
     llava = _write(tmp_path, model_type="llava", text_config=_TEXT)
     with pytest.raises(InputError, match='model_type is "llava"'):
         model_config(f"{llava}+images1")
+
+
+def test_qwen3_5_has_its_parameters(tmp_path: Path) -> None:
+    """Those of Qwen3.5-0.8B-Base: a hybrid with a tower and a layer that predicts ahead."""
+    text = {"model_type": "qwen3_5_text", "hidden_size": 1024, "intermediate_size": 3584}
+    text |= {"num_attention_heads": 8, "num_key_value_heads": 2, "num_hidden_layers": 24}
+    text |= {"linear_num_value_heads": 16}
+    vision = {"depth": 12, "hidden_size": 768, "intermediate_size": 3072, "num_heads": 12}
+    model = _write(
+        tmp_path,
+        model_type="qwen3_5",
+        tie_word_embeddings=True,
+        text_config=text,
+        vision_config={**vision, "out_hidden_size": 1024},
+    )
+    assert count_parameters(model_config(f"{model}+images1+mtp", 4096)) == 873_438_784
