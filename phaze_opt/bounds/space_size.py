@@ -101,7 +101,7 @@ def space_size(study: ResolvedStudy, workloads: Sequence[Workload]) -> SpaceSize
     bounded = boxes if at_once else MOST_AT_ONCE
     work = _bounding_work(study, workloads, grid)
     # Per stage: a limit for each memory size, the bytes of its state and of its stash.
-    tables = work.memory_tables * layers * (layers + 1) * 8 * (sizes + 2)
+    tables = sum(work.memory_tables.values()) * layers * (layers + 1) * 8 * (sizes + 2)
     return SpaceSize(
         points=grid.points,
         options=options,
@@ -132,13 +132,14 @@ class _BoundingWork:
     shared
         Placement candidates by all inputs except the recompute, which only the memory depends on.
     memory_tables
-        Tables of the bytes of stages: one per number of replicas that share state.
+        Tables of the bytes of stages, one per number of replicas that share state, by what decides
+        them: networks with equally many devices share them.
     """
 
     variants: int = 0
     candidates: int = 0
     shared: dict[Hashable, int] = field(default_factory=dict)
-    memory_tables: int = 0
+    memory_tables: dict[Hashable, int] = field(default_factory=dict)
 
 
 def _bounding_work(
@@ -167,5 +168,6 @@ def _bounding_work(
                     any_kept = replace(training, recompute="none", recompute_parts="")
                     shared = run, tensor, cluster, any_kept
                     work.shared[shared] = count
-                work.memory_tables += cluster.devices // tensor if training.zero > 0 else 1
+                tables = cluster.devices // tensor if training.zero > 0 else 1
+                work.memory_tables[run, tensor, cluster.devices, training] = tables
     return work

@@ -90,9 +90,14 @@ def shift_slowdown(cluster: Cluster, index: int, stride: int) -> float:
     cluster
         The network.
     index
-        Of the level; 1 for a level that has no tapered leaf switches.
+        Of the level.
     stride
         Distance in ranks.
+
+    Returns
+    -------
+    slowdown
+        1 for a level without tapered leaf switches.
     """
     pod = _pod_of(cluster, index)
     return 1.0 if pod is None else pod.crossing(stride)

@@ -26,6 +26,7 @@ from phaze_opt.placement.chain_bounds import least_most
 from phaze_opt.placement.chain_bytes import (
     ChainBytes,
     distinct_limits,
+    for_many_designs,
     maxima,
     not_elsewhere,
     parameters_of_runs,
@@ -74,8 +75,6 @@ class LeastCandidates:
         What the layers hold.
     shards
         What replicas share out.
-    state_bytes : (shards, layers, layers + 1)
-        See `phaze_opt.placement.chain_bytes.states_of_runs`.
     ends : (layers,)
         Where a stage that begins at each layer ends at the latest; ``None`` for anywhere.
     """
@@ -92,7 +91,6 @@ class LeastCandidates:
     real: FloatArray
     kept: ChainBytes
     shards: tuple[Shards, ...]
-    state_bytes: FloatArray
     ends: IntArray | None = None
     _fitting: dict[float, CandidateArrays] = field(default_factory=dict)
 
@@ -126,9 +124,9 @@ class LeastCandidates:
 
     def _find_fitting(self, usable_bytes: float) -> CandidateArrays:
         """Do the same."""
-        working, stash = maxima(self.kept.transient_bytes), sums(self.kept.stash_bytes)
-        limit, tables = distinct_limits(self.state_bytes, working, stash, usable_bytes)
+        limit, tables = _limits(self.kept, self.optimizer, self.shards, usable_bytes)
         if self.ends is not None:
+            limit = limit.copy()
             limit[:, np.arange(limit.shape[2]) > self.ends[:, np.newaxis]] = 0
         whole = self.whole.copy()
         whole[:, column.LIMIT] = tables[whole[:, column.LIMIT]]
@@ -179,6 +177,16 @@ class LeastCandidates:
         frozen = local_frozen_parameters(self.kept.layers) * self.optimizer.held_bytes[0]
         stash = held * float(sum(self.kept.stash_bytes))
         return float((parameters * state + frozen + stash) / stages * (1.0 - 1e-12))
+
+
+@for_many_designs
+def _limits(
+    kept: ChainBytes, optimizer: Optimizer, shards: tuple[Shards, ...], usable_bytes: float
+) -> tuple[IntArray, IntArray]:
+    """Return `distinct_limits` of layers: no network or rate changes them, but they are large."""
+    state_bytes = states_of_runs(kept.parameters, optimizer, shards)
+    working, stash = maxima(kept.transient_bytes), sums(kept.stash_bytes)
+    return distinct_limits(state_bytes, working, stash, usable_bytes)
 
 
 @lru_cache(maxsize=32)
@@ -287,7 +295,6 @@ class _Collector:
             real=real[order],
             kept=held,
             shards=tuple(ways),
-            state_bytes=states_of_runs(held.parameters, optimizer, tuple(ways)),
             ends=self._even_ends(),
         )
 
