@@ -18,7 +18,7 @@ from phaze_opt.evaluation import COST_MODEL_VERSION, Evaluation
 from phaze_opt.report.figure_style import BLUE, DARK, GREY, ORANGE
 from phaze_opt.report.words import placement_words, ranged_words
 from phaze_opt.units import format_number
-from studies.experts.__main__ import TOP, Found, find
+from studies.certified import TOP, Found, find
 from studies.paper.figures import drawing, svg
 
 FOLDER = Path(__file__).parent
