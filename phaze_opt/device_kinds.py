@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from phaze_opt.batch_energy import batch_energy_by_level_j
+from phaze_opt.economics.choices import STANDARD
 from phaze_opt.errors import InputError
 from phaze_opt.evaluation import (
     Evaluation,
@@ -24,6 +25,7 @@ from phaze_opt.evaluation import (
     evaluation_of,
     peak_flops_per_s,
     place_on_slice,
+    with_range,
 )
 from phaze_opt.hardware.accelerator import Accelerator
 from phaze_opt.hardware.energy import static_power_w
@@ -81,7 +83,7 @@ def evaluate_kinds(
     merged = _merged(kinds)
     if len(merged) == 1:
         whole = replace(point, accelerator=merged[0].accelerator)
-        return evaluate_one(whole, known)
+        return with_range(whole, evaluate_one(whole, known), known)
     alone = [place_on_slice(cost_point(_alone(point, kind), known), known) for kind in merged]
     costed = [cost_point(replace(point, accelerator=each.accelerator), known) for each in merged]
     placed = [each.placement for _, each in alone]
@@ -145,6 +147,7 @@ def _check(point: Point, kinds: Sequence[DeviceKind]) -> None:
         ),
         "zero_group": training.zero_group > 0,
         "power_limit_w": point.power_limit_w is not None,
+        "economics": point.economics != STANDARD,
     }
     for option, is_given in refused.items():
         if is_given:

@@ -10,9 +10,11 @@ import pytest
 
 from phaze_opt.codec import to_json
 from phaze_opt.device_kinds import DeviceKind, evaluate_kinds
+from phaze_opt.economics.choices import Economics
 from phaze_opt.errors import InputError
 from phaze_opt.evaluation import (
     Evaluation,
+    evaluate,
     evaluate_one,
     evaluation_from_json_dict,
     evaluation_to_json_dict,
@@ -50,7 +52,8 @@ def test_equal_chips_are_one_kind() -> None:
     """Under two names too, to the bit, with every number of the evaluation."""
     whole = point(24)
     named = [DeviceKind("new", A100, 8), DeviceKind("old", A100, 16)]
-    assert evaluate_kinds(whole, named, CACHE) == evaluate_one(whole, CACHE)
+    found = evaluate(whole.workload, A100, whole.cluster, whole.training, cache=CACHE)
+    assert evaluate_kinds(whole, named, CACHE) == found
 
 
 def test_a_pipeline_over_two_kinds() -> None:
@@ -141,6 +144,8 @@ def test_numbers_of_devices_add_up() -> None:
         evaluate_kinds(replace(point(16), placement=(2, 4, 2)), kinds(8, 8))
     with pytest.raises(InputError, match="power_limit_w"):
         evaluate_kinds(replace(point(16), power_limit_w=1e3), kinds(8, 8))
+    with pytest.raises(InputError, match="economics"):
+        evaluate_kinds(replace(point(16), economics=Economics(margin=7.0)), kinds(8, 8))
 
 
 def test_text_of_kinds() -> None:
