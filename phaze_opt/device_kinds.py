@@ -36,6 +36,8 @@ from phaze_opt.placement.kinds import solve_kinds
 from phaze_opt.placement.placement_problem import Placement
 from phaze_opt.point import CostedPoint, Point, cost_point
 
+_MOST_KINDS = 2
+
 
 @dataclass(frozen=True)
 class DeviceKind:
@@ -84,6 +86,11 @@ def evaluate_kinds(
     if len(merged) == 1:
         whole = replace(point, accelerator=merged[0].accelerator)
         return with_range(whole, evaluate_one(whole, known), known)
+    if len(merged) > _MOST_KINDS:
+        names = ", ".join(kind.name for kind in merged)
+        raise InputError(
+            f"The kinds of device are {names}, but a pipeline is over at most {_MOST_KINDS}."
+        )
     alone = [place_on_slice(cost_point(_alone(point, kind), known), known) for kind in merged]
     costed = [cost_point(replace(point, accelerator=each.accelerator), known) for each in merged]
     placed = [each.placement for _, each in alone]

@@ -140,6 +140,9 @@ def test_numbers_of_devices_add_up() -> None:
     for counts in ((8, 16), (24, 0)):
         with pytest.raises(InputError, match=r"devices is 16|at least 1"):
             evaluate_kinds(point(16), kinds(*counts))
+    third = DeviceKind("tpuv4", load_accelerator("tpuv4"), 8)
+    with pytest.raises(InputError, match="a100-80, h100, tpuv4, but a pipeline is over at most 2"):
+        evaluate_kinds(point(24), [*kinds(8, 8), third])
     with pytest.raises(InputError, match="a given placement"):
         evaluate_kinds(replace(point(16), placement=(2, 4, 2)), kinds(8, 8))
     with pytest.raises(InputError, match="power_limit_w"):

@@ -42,8 +42,8 @@ _LEFT_FOR_OTHERS = 4
 _LEAST_STEPS = 2**12
 """Effort for one pair of degrees, even where none is left."""
 
-MOST_LAYERS = 256
-"""The search takes time with their fourth power."""
+MOST_LAYERS = 160
+"""The search takes time with their fourth power, and of two kinds memory with their third."""
 
 
 class KindsPlacement(NamedTuple):
