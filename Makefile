@@ -14,7 +14,7 @@ $(STAMP): requirements.lock pyproject.toml setup.py
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.lock
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
-	@echo "Compiling, once per installation."
+	@echo "Compiling, once per installation: about a minute of processor time."
 	$(BIN)/phaze-opt evaluate --model bert-large --accelerator tpuv4-lanes --cluster flat-4GiB \
 		--devices 8 --global-batch 8 --microbatch 1 > /dev/null
 	$(BIN)/python -c "import phaze_opt.evaluation, phaze_opt.compiled as c; c.load_all()"

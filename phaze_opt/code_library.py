@@ -3,8 +3,8 @@
 Numba optimises every function and makes machine code of it, and again in each function that calls
 it, where it may become part of the caller; of a function that only compiled code calls, the last
 is all that ever runs. So here the full optimisation and the machine code of a function wait until
-Python calls it: a caller is linked with the form before. That takes half of the time of compiling a
-long chain of callers. What is compiled does not depend on which function was called first.
+Python calls it: a caller is linked with the form before. Of the time of compiling a long chain of
+callers that saves half. What is compiled does not depend on which function was called first.
 
 A function without machine code is stored as bitcode, one with it as both; of those the bitcode is
 read only where something is compiled that calls the function. These are private classes of numba

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numba
+import numpy
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -69,6 +70,42 @@ def test_what_is_stored_is_read(room: Path) -> None:
     assert answers() == (0, 0)
     assert len(stored(room / "__pycache__")) == 2
     assert not [path for path in (room / "__pycache__").iterdir() if ".nbc." in path.name]
+
+
+def test_machine_code_waits_for_a_call_from_python(room: Path) -> None:
+    """What only a compiled function has called is stored as bitcode, and as both once called."""
+    (room / "chain.py").write_text("""
+from phaze_opt.compiled import lazily_compiled
+@lazily_compiled("f8[::1](f8[::1], i8)")
+def doubled(values, times):
+    if times < 0:
+        raise ValueError("times is negative")
+    return values * 2.0**times
+@lazily_compiled("f8(f8[::1])")
+def total(values):
+    return doubled(values, 2)[0]
+""")
+
+    def loaded() -> Any:
+        sys.modules.pop("stored_room.chain", None)
+        return importlib.import_module("stored_room.chain")
+
+    def has_machine_code(function: Any) -> bool:
+        (compiled,) = function.overloads.values()
+        return bool(compiled.library.is_called)
+
+    values = numpy.array([1.5])
+    assert loaded().total(values) == 6.0  # compiles both, and Python calls one
+    first = loaded()
+    assert has_machine_code(first.total) and not has_machine_code(first.doubled)
+    assert first.doubled(values, 1).tolist() == [3.0]
+    second = loaded()
+    assert has_machine_code(second.doubled)
+    assert second.doubled(values, 1).tolist() == [3.0]
+    with pytest.raises(ValueError, match="times is negative"):
+        second.doubled(values, -1)
+    hits = (function.stats.cache_hits for function in (first.doubled, second.doubled))
+    assert [sum(each.values()) for each in hits] == [1, 1]
 
 
 def flip(content: bytes) -> bytes:
