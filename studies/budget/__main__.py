@@ -141,8 +141,8 @@ def _page(found: list[Found]) -> Iterator[str]:
     yield (
         "Which chips, and how many, train a model fastest for the price of 1,024 TPU v4 with their "
         "electricity (30 million USD at a margin of 7); and which chip within the watts of a rack "
-        "of 32 TPU v4? Chips are made in 7 nm, in one die or several. Every space is enumerated to its "
-        "end, for this model; central figures decide, and their ranges say how far "
+        "of 32 TPU v4? Chips are made in 7 nm, in one die or several. Every space is enumerated to "
+        "its end, for this model; central figures decide, and their ranges say how far "
         f"sources are apart. Cost model {COST_MODEL_VERSION}; written by "
         "`python -m studies.budget`."
     )
