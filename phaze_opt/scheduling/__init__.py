@@ -16,6 +16,7 @@ The way of a problem through the room:
 - `reduction`: contract operators without duration, split into parts, drop modes and resources.
 - `instance`: one part of a problem in integer time units, and a plan of it.
 - `bounds`: lower bounds on the makespan.
+- `set_bound`: a stronger one, for what searches leave open; `price_kernel` is its compiled loop.
 - `least_makespan`: lower bounds of a pass on many chips at once; `least_kernel` is its compiled
   loop.
 - `list_scheduler`: priority list schedules.
@@ -24,6 +25,7 @@ The way of a problem through the room:
   compiled call.
 - `branch_and_bound`: the exact search; `search_arrays` is what it takes, `search_kernel`,
   `search_candidates` and `search_states` are its compiled loops.
+- `local_search`: shorter plans by moves of single operators.
 - `cp_sat_modes`: CP-SAT for what the exact search leaves open; `cp_sat_exact`: a model that solves
   it without rounding, and the one that checks every proof, on `cp_sat_order`; `cp_sat`: how the
   solver is called.
@@ -45,6 +47,7 @@ Where a formula or rule stands:
   and work of each resource (`bounds._work_bound`)
 - lower bound on many chips at once -> `least_makespan.least_makespan`
 - lower bound from a mixture of resources and chains -> `bounds.mixed_bound`
+- lower bound from the sets of operators that may run together -> `set_bound.set_bound`
 - bound from which a makespan counts as optimal -> `instance.proving_bound`
 - list schedule -> `list_scheduler.list_schedule`
 - states that the exact search drops -> docstring of `search_kernel`

@@ -41,7 +41,7 @@ from phaze_opt.scheduling.schedule_problem import (
 SOLVER_VERSION = 5
 """Part of every key in a cache. Raise it when the solver gives another schedule for a problem."""
 
-CP_SAT_VERSION = 1
+CP_SAT_VERSION = 2
 """Part of the keys of schedules that CP-SAT may have found, for what changes only those."""
 
 DEFAULT_EFFORT = 2_000_000
@@ -136,9 +136,10 @@ def solve_schedule(
         in the order of the problem, and what it then serves.
     method
         Exact search for what bounds and list schedules leave open: the branch and bound, CP-SAT, or
-        CP-SAT after the branch and bound where that leaves a gap (``"auto"``, which is never worse
-        than either). With residency, ``"branch-and-bound"`` means the fast method alone, and the
-        others CP-SAT after it where it leaves a gap. What CP-SAT proves optimal counts as such
+        after the branch and bound, where that leaves a gap, a local search, the bound by sets and
+        CP-SAT (``"auto"``, which is never worse than either). With residency,
+        ``"branch-and-bound"`` means the fast method alone, and the others CP-SAT after it where it
+        leaves a gap. What CP-SAT proves optimal counts as such
         only if a second model, built in another way, confirms it.
     effort
         About how many partial schedules the exact search may expand in each part of the problem;
@@ -326,6 +327,15 @@ def _solve_instance(
     needed: ScheduleMethod = "branch-and-bound"
     if method != "cp-sat":
         best, bound = improve_wide(instance, replace(bounds, makespan=bound), best, left, width)
+    if method == "auto" and bound < proving_bound(best.makespan):
+        began = time.perf_counter()
+        from phaze_opt.scheduling.local_search import improve_by_moves
+        from phaze_opt.scheduling.set_bound import set_bound
+
+        draft.loading_s += time.perf_counter() - began
+        moved = improve_by_moves(instance, plan, effort)
+        best = moved if moved.makespan < best.makespan else best
+        bound = min(max(bound, set_bound(instance, effort)), best.makespan)
     if method != "branch-and-bound" and bound < proving_bound(best.makespan):
         began = time.perf_counter()
         from phaze_opt.scheduling.cp_sat_modes import improve_with_cp_sat
