@@ -58,6 +58,7 @@ def test_a_preset_with_a_base_has_its_rows() -> None:
     """The H800 is the chip of an H100, with all its kernels and sources; its links are fewer."""
     presets = accelerator_presets()
     for name, base in (("h800", "h100"), ("a800", "a100-80")):
+        assert name.upper() in presets[name].description
         assert replace(presets[name], name=base, description="") == replace(
             presets[base], description=""
         )

@@ -52,6 +52,10 @@ _SCAN = {
     **{"mamba_n_heads": 8, "mamba_n_groups": 4, "mamba_d_state": 16},
     "mamba_chunk_size": 8,
 }
+_NET = {
+    **{"linear_num_value_heads": 8, "linear_num_key_heads": 4},
+    **{"linear_key_head_dim": 16, "linear_value_head_dim": 8, "head_dim": 16},
+}
 SMALL: dict[str, dict[str, Any]] = {
     "nemotron_h": {
         **{**_TEXT, "hybrid_override_pattern": "ME*-", "head_dim": 16, "n_routed_experts": 8},
@@ -71,10 +75,13 @@ SMALL: dict[str, dict[str, Any]] = {
         **{"num_local_experts": 8, "shared_intermediate_size": 48},
     },
     "qwen3_next": {
-        **{**_TEXT, "head_dim": 16, "num_experts": 8, "num_experts_per_tok": 2},
+        **{**_TEXT, **_NET, "num_experts": 8, "num_experts_per_tok": 2, "mlp_only_layers": [1]},
         **{"moe_intermediate_size": 32, "shared_expert_intermediate_size": 48},
-        **{"linear_num_value_heads": 8, "linear_num_key_heads": 4},
-        **{"linear_key_head_dim": 16, "linear_value_head_dim": 8, "mlp_only_layers": [1]},
+    },
+    "qwen3_5_text": {**_TEXT, **_NET},
+    "qwen3_5_moe_text": {
+        **{**_TEXT, **_NET, "num_experts": 8, "num_experts_per_tok": 2},
+        **{"moe_intermediate_size": 32, "shared_expert_intermediate_size": 48},
     },
 }
 families = pytest.mark.parametrize("family", HYBRID_FAMILIES)
