@@ -3,8 +3,8 @@
 ``python -m tests.workload.shipped`` writes the archive anew, byte for byte the same where nothing
 has changed. It holds the named models with either attention and published configurations, with and
 without sequence parallelism, at the microbatches that are tried first; of mixtures of experts, the
-named models with fused attention; of hybrids by a pattern of sub-layers, of Gemma 3 and of
-DeepSeek-V4, none.
+named models with fused attention; of hybrids by a pattern of sub-layers, of Gemma 3, of Kimi K2
+and of DeepSeek-V4, none.
 """
 
 import json
@@ -37,7 +37,7 @@ def shipped_configs() -> dict[str, TransformerConfig]:
         for attention in attentions
         if attention == "flash" or not model_config(name).experts
         if not (model_config(name).pattern or model_config(name).compressed)
-        if not name.startswith("gemma")
+        if not name.startswith(("gemma", "kimi"))
     }
     with TemporaryDirectory() as folder:
         path = Path(folder) / "config.json"
