@@ -16,7 +16,7 @@ from phaze_opt.arrays import IntArray
 from phaze_opt.scheduling.instance import Instance, Plan
 from phaze_opt.scheduling.list_scheduler import list_schedule
 
-_PAIRS_PER_EFFORT = 150
+_PAIRS_PER_EFFORT = 300
 """List schedules times the square of the operators, per state of the exact search."""
 
 _MEMORY = 50
@@ -34,7 +34,7 @@ def improve_by_moves(instance: Instance, plan: Plan, effort: int) -> Plan:
     instance, plan
         The operators to schedule, and the best plan known.
     effort
-        In states of the exact search; it takes about twice as long as they do.
+        In states of the exact search; it takes about twice as long.
     """
     draw, size = random.Random(0), instance.size
     order: IntArray = np.argsort(np.array(plan.start), kind="stable").astype(np.int64)
