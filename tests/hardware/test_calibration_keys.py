@@ -76,7 +76,10 @@ PER_LINK = {
 }
 """Fields that may be calibrated for a kind of link."""
 
-STATED_OF_LINK = {"bandwidth_bytes_per_s", "topology", "group_size", "axes"}
+STATED_OF_LINK = {
+    *("bandwidth_bytes_per_s", "links", "topology", "group_size", "axes"),
+    *("taper", "leaf_devices"),
+}
 """Fields that the maker states."""
 
 PACKAGE = Path(str(resources.files("phaze_opt")))
