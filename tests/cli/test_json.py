@@ -72,6 +72,7 @@ COMMANDS = [
     ("accelerator", "check", "h100"),
     ("accelerator", "compare", "h100", "a100-80", "--model", "bert-large"),
     ("cluster", "ls"),
+    ("cluster", "bill", "dgx-h100", "--devices", "64"),
     ("cluster", "show", "tpuv4-torus"),
     ("cluster", "collective", "dgx-h100", *COLLECTIVE),
     ("workload", "ls"),

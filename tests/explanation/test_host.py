@@ -53,4 +53,4 @@ def test_long_kernels_wait_for_nobody() -> None:
     assert "block" not in {each.layer for each in explanation.host_bound}
     recorded = explain_point(point("graphs"), model_loader(SMALL), {})
     assert not recorded.host_bound and not recorded.launch_gains
-    assert "host" not in words(point("graphs"))
+    assert "waits for the host" not in words(point("graphs"))

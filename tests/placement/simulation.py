@@ -118,11 +118,11 @@ class Simulation:
         Of so many parameters of some bytes each; of those among them that are a share of the routed
         experts, among the replicas that have the same share.
         """
-        experts, cluster = self.expert_devices // self.tensor, self.problem.cluster
+        same, cluster = self.data * self.tensor // self.expert_devices, self.problem.cluster
         time_s = 0.0
         for size_bytes, members, stride in (
             ((count - routed) * each, self.data, self.tensor),
-            (routed * each, self.data // experts, self.expert_devices),
+            (routed * each, same, self.expert_devices),
         ):
             if size_bytes > 0 and members > 1:
                 time_s += collective_s(kind, size_bytes, members, cluster, stride)
@@ -201,7 +201,7 @@ class Simulation:
         accumulation = self.problem.accumulation_s_per_parameter if self.microbatches > 1 else 0.0
         shards = Shards.of(zero, self.data)
         # A replica has its share of what they share out, of experts that others have too.
-        elsewhere = all_routed * (self.expert_devices // self.tensor - 1)
+        elsewhere = sum(-(-each * self.expert_devices // self.tensor) - each for each in routed)
         added_up = min(parameters, sum(la.parameters - la.accumulated_parameters for la in held))
         if shards.gradients > 1:
             added_up = parameters + elsewhere

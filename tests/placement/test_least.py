@@ -267,7 +267,10 @@ def test_smaller_seconds_give_a_smaller_bound(
 def test_more_memory_and_bandwidth_give_a_smaller_bound(
     problem: PlacementProblem, factor: float
 ) -> None:
-    """The bound is monotone in what the chip gives."""
+    """More of what the chip gives is not bounded above what takes with less.
+
+    Without split backwards the bound is monotone in it; with them it may be looser for less.
+    """
     more = replace(
         problem,
         hbm_usable_bytes=problem.hbm_usable_bytes * factor,
@@ -275,7 +278,8 @@ def test_more_memory_and_bandwidth_give_a_smaller_bound(
         step_parameters_per_s=problem.step_parameters_per_s * factor,
         accumulation_parameters_per_s=problem.accumulation_parameters_per_s * factor,
     )
-    assert least_s(more) <= least_s(problem) * SLACK
+    splits = problem.training.splits_backward
+    assert least_s(more) <= (solved_s if splits else least_s)(problem) * SLACK
 
 
 @settings(max_examples=30, deadline=None)
