@@ -5,7 +5,7 @@ BIN := .venv/bin
 STAMP := .venv/.installed
 DOCS_STAMP := .venv/.docs-installed
 
-.PHONY: setup study paper test test-browser torture lint bench sampler-bench docs docs-test \
+.PHONY: setup study paper atlas test test-browser torture lint bench sampler-bench docs docs-test \
 	docs-update release clean
 
 setup: $(STAMP)
@@ -28,6 +28,10 @@ study: $(STAMP)
 # At most an hour from nothing; answers that build/paper has are not computed again.
 paper: $(STAMP)
 	$(BIN)/python -m studies.paper $(OPTIONS)
+
+# Some 50 spaces, each enumerated; answers that build/atlas has are not computed again.
+atlas: $(STAMP)
+	$(BIN)/python -m studies.atlas $(OPTIONS)
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
