@@ -13,17 +13,9 @@ from phaze_opt.economics.package import MADE, Parts, cheapest_dies, package_usd
 from phaze_opt.economics.rates import rates_of
 from phaze_opt.hardware.accelerator import Accelerator
 from phaze_opt.hardware.energy import static_power_w
+from phaze_opt.ranged import Ranged
 
 _MILLION = 1e6
-
-
-@dataclass(frozen=True)
-class Ranged:
-    """A figure with its low and its high value."""
-
-    low: float
-    central: float
-    high: float
 
 
 @dataclass(frozen=True)

@@ -15,29 +15,10 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
-from typing import Self
 
 from phaze_opt.codec import data_table
 from phaze_opt.network.cluster import Cluster, NetworkLevel, units_and_extents
-
-
-@dataclass(frozen=True)
-class Estimated:
-    """A number with its range."""
-
-    low: float
-    central: float
-    high: float
-
-    def times(self, factor: float) -> Self:
-        """Return all three numbers times a factor."""
-        return type(self)(self.low * factor, self.central * factor, self.high * factor)
-
-    def plus(self, other: Estimated) -> Self:
-        """Return the sum, as if all were low, or high, at once."""
-        return type(self)(
-            self.low + other.low, self.central + other.central, self.high + other.high
-        )
+from phaze_opt.ranged import Ranged
 
 
 @dataclass(frozen=True)
@@ -61,8 +42,8 @@ class LevelBill:
     switch_bytes_per_s: float
     copper_bytes_per_s: float
     optics_bytes_per_s: float
-    usd: Estimated
-    power_w: Estimated
+    usd: Ranged
+    power_w: Ranged
 
 
 @dataclass(frozen=True)
@@ -77,8 +58,8 @@ class NetworkBill:
         Innermost first.
     """
 
-    usd: Estimated
-    power_w: Estimated
+    usd: Ranged
+    power_w: Ranged
     levels: tuple[LevelBill, ...]
 
 
@@ -98,7 +79,7 @@ def network_bill(cluster: Cluster, devices: int) -> NetworkBill:
         Without the links' part of the chips, and without network adapters.
     """
     levels = tuple(_level_bills(cluster, devices))
-    nothing = Estimated(0.0, 0.0, 0.0)
+    nothing = Ranged(0.0, 0.0, 0.0)
     usd, power_w = nothing, nothing
     for level in levels:
         usd, power_w = usd.plus(level.usd), power_w.plus(level.power_w)
@@ -175,7 +156,7 @@ def _reach(name: str) -> int:
 
 
 @cache
-def _price(name: str) -> Estimated:
+def _price(name: str) -> Ranged:
     """Return a price, or a power, of ``data/bill.toml``, per byte/s."""
     row = data_table("network", "bill.toml")[name]
-    return Estimated(row["low"], row["central"], row["high"])
+    return Ranged(row["low"], row["central"], row["high"])

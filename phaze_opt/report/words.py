@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from phaze_opt.degraded import Degraded, DegradedRun
-from phaze_opt.economics.bill import Bill, Ranged
+from phaze_opt.economics.bill import Bill
 from phaze_opt.evaluation import Evaluation
 from phaze_opt.explanation.assumptions import BindingAssumption
 from phaze_opt.hardware.accelerator import Accelerator
@@ -14,6 +14,7 @@ from phaze_opt.hardware.fields import chip_values, in_units
 from phaze_opt.network.cluster import Cluster
 from phaze_opt.passes.estimates import EstimatedPass
 from phaze_opt.placement.placement_problem import Placement
+from phaze_opt.ranged import Ranged
 from phaze_opt.units import counted, format_bytes, format_number, format_seconds
 
 if TYPE_CHECKING:

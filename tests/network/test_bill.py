@@ -7,10 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from phaze_opt.codec import data_table
-from phaze_opt.network.bill import Estimated, network_bill
+from phaze_opt.network.bill import network_bill
 from phaze_opt.network.cluster import Cluster, NetworkLevel
 from phaze_opt.network.level_values import with_level_values
 from phaze_opt.network.presets import cluster_presets, load_cluster
+from phaze_opt.ranged import Ranged
 
 PORT = 50e9
 
@@ -88,7 +89,7 @@ def test_every_preset_has_a_bill(name: str) -> None:
         assert 0.0 <= each.low <= each.central <= each.high
     assert bill.usd.low > 0.0
     alone = dataclasses.replace(cluster_presets()[name], devices=1)
-    assert network_bill(alone, 1).usd == Estimated(0.0, 0.0, 0.0)
+    assert network_bill(alone, 1).usd == Ranged(0.0, 0.0, 0.0)
 
 
 def test_a_ring_around_racks() -> None:
