@@ -25,7 +25,7 @@ from phaze_opt.precision import PrecisionName
 from phaze_opt.training import Training
 from phaze_opt.workload.casts import linear_products, weights_of
 from phaze_opt.workload.graph import Layer, WorkloadVariant
-from phaze_opt.workload.layer_forward import GROUPED, LayerForward
+from phaze_opt.workload.layer_forward import EXPERT_ACTIVATION, GROUPED, LayerForward
 from phaze_opt.workload.recipes import WeightPrecisions
 
 
@@ -45,8 +45,9 @@ def _named_products(forward: LayerForward) -> dict[str, frozenset[int]]:
     """Return the products with a weight by the name of their linear layer; each has one at most."""
     weighted = forward.weighted
     first, last = forward.around_activations
+    experts = _products_of_experts(forward)
     found = {
-        "experts": frozenset(forward.named(GROUPED)),
+        "experts": experts,
         "in_proj": forward.before(forward.mixer),
         "out_proj": forward.closure(forward.mixer, forward.readers, weighted),
         "linear_fc1": first,
@@ -55,15 +56,28 @@ def _named_products(forward: LayerForward) -> dict[str, frozenset[int]]:
         "linear_qkv": forward.closure(forward.attention, forward.reads),
     }
     if forward.routed:
-        grouped = forward.named(GROUPED)
-        found["latent_proj"] = forward.closure(grouped, forward.reads, weighted) | (
-            forward.closure(grouped, forward.readers, weighted)
+        found["latent_proj"] = forward.closure(experts, forward.reads, weighted) | (
+            forward.closure(experts, forward.readers, weighted)
         )
     named: frozenset[int] = frozenset()
     for name, operators in found.items():
         found[name] = (operators & weighted) - named
         named |= found[name]
     return found
+
+
+def _products_of_experts(forward: LayerForward) -> frozenset[int]:
+    """Return the products of routed experts.
+
+    Those of whole weights beside them, such as the router's, are grouped ones too where tensor
+    parallelism splits the others.
+    """
+    rows = forward.named("permute_rows")
+    grouped = frozenset(forward.named(GROUPED))
+    if not rows:
+        return grouped
+    before = [*rows, *forward.named(EXPERT_ACTIVATION)]
+    return grouped & forward.closure(before, forward.readers, forward.weighted)
 
 
 def weight_precisions(layer: Layer, training: Training) -> WeightPrecisions:

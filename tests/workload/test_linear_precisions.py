@@ -61,6 +61,17 @@ def test_every_product_has_one_name() -> None:
     assert seen == set(LINEAR_LAYERS)
 
 
+def test_a_split_layer_has_the_same_names() -> None:
+    """Products of whole weights beside split ones are none of the experts'."""
+    whole, split = (
+        {layer.name: {name for own in linear_names(layer).values() for name in own}}
+        for degree in (1, 2)
+        for layer in _variant(SUPER, tensor_parallel=(degree,)).layers
+        if layer.name == "expert_block"
+    )
+    assert whole == split and "latent_proj" in whole["expert_block"]
+
+
 def test_the_recipe_of_nemotron_3_super() -> None:
     """Experts and inputs of mixers in four bits, outputs of these in eight, attention in 16."""
     training = Training(8, precision="nvfp4", linear_precisions=RECIPE)
