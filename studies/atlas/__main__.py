@@ -20,12 +20,15 @@ def main() -> None:
     parser.add_argument("--work", type=Path, default=Path("build/atlas"), help="keeps the answers")
     parser.add_argument("--output", type=Path, default=FOLDER, help="folder of the page")
     parser.add_argument("--only", default="*", help="names of studies: 'atlas-llama3-8b*'")
+    parser.add_argument("--parts", nargs="+", help="of the page: models, bits, devices, variants")
+    parser.add_argument("--check", action="store_true", help="check the certificates")
     options = parser.parse_args()
     work = Work(options.work, options.workers)
     answers = [
-        answer(work, question, chip_first=question.words in VARIED)
+        answer(work, question, chip_first=question.words in VARIED, check=options.check)
         for question in questions()
         if fnmatch(question.spec.name, options.only)
+        if options.parts is None or question.part in options.parts
     ]
     write_whole(options.output / "RESULTS.md", page(answers).encode())
 

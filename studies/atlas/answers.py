@@ -76,8 +76,6 @@ class Proven:
         Designs of the space, and those that were evaluated.
     status, gap
         ``certified``, or how far the best may be below the bound of the others.
-    checks
-        What the check of the certificate looked at.
     """
 
     values: Mapping[str, Scalar]
@@ -86,8 +84,14 @@ class Proven:
     evaluated: int
     status: str
     gap: float
-    checks: int
     trained: Trained
+
+
+@dataclass(frozen=True)
+class Checked:
+    """How many statements of a certificate were checked, and hold."""
+
+    statements: int
 
 
 @dataclass(frozen=True)
@@ -107,15 +111,18 @@ class Answer:
         Chips beside it; none but for the models themselves.
     chip_first
         The chip that trains fastest alone, placed afterwards; ``None`` where it is not asked.
+    checks
+        Statements of its certificate that were checked; ``None`` where that was not asked.
     """
 
     question: Question
     proven: Proven
     known: tuple[Trained, ...] = ()
     chip_first: Trained | None = None
+    checks: int | None = None
 
 
-def answer(work: Work, question: Question, *, chip_first: bool) -> Answer:
+def answer(work: Work, question: Question, *, chip_first: bool, check: bool = False) -> Answer:
     """Answer a question, unless that was done.
 
     Parameters
@@ -124,25 +131,30 @@ def answer(work: Work, question: Question, *, chip_first: bool) -> Answer:
         Of the run.
     chip_first
         Whether to search the chip alone too, and to place it afterwards.
+    check
+        Whether to check the certificate, which takes more memory than to find it.
     """
     spec = question.spec
     proven = work.answer(f"prove-{spec.name}", spec, Proven, lambda: _prove(work, spec))
+    checks = None
+    if check:
+        part = f"check-{spec.name}"
+        checks = work.answer(part, spec, Checked, lambda: _check(work, spec)).statements
     if question.part != "models":
-        return Answer(question, proven)
+        return Answer(question, proven, checks=checks)
     known = work.answer(f"known-{spec.name}", [spec, KNOWN_CHIPS], Known, lambda: _known(spec))
     first = None
     if chip_first:
         winner = search(work, alone(spec))
         part = f"chip-first-{spec.name}"
         first = work.answer(part, [spec, winner], Trained, lambda: _placed(spec, winner))
-    return Answer(question, proven, known.trained, first)
+    return Answer(question, proven, known.trained, first, checks)
 
 
 def _prove(work: Work, spec: StudySpec) -> Proven:
-    """Enumerate a space, check the certificate, and evaluate the best design once more."""
+    """Enumerate a space, and evaluate the best design once more."""
     study = study_in(work, spec)
     enumeration = enumerate_study(study, top=TOP, workers=work.workers)
-    checks = verify_certificate(certificate_of(study, enumeration, TOP))
     best = enumeration.top[0]
     design = study.resolved.design(DesignPoint(best.point))
     run = Engine(study, study.evaluator).objective.best_run(0, design)
@@ -153,9 +165,15 @@ def _prove(work: Work, spec: StudySpec) -> Proven:
         evaluated=enumeration.evaluated,
         status=enumeration.status,
         gap=enumeration.gap or 0.0,
-        checks=sum(check.checked for check in checks),
         trained=Trained.by("winner", best.metrics.area_mm2, run.evaluation, spec.global_batch),
     )
+
+
+def _check(work: Work, spec: StudySpec) -> Checked:
+    """Check the certificate of a space that was enumerated."""
+    study = study_in(work, spec)
+    certificate = certificate_of(study, enumerate_study(study, top=TOP), TOP)
+    return Checked(sum(check.checked for check in verify_certificate(certificate)))
 
 
 def _known(spec: StudySpec) -> Known:

@@ -181,7 +181,7 @@ def _proofs(answers: Sequence[Answer]) -> Iterator[str]:
                 f"{answer.proven.points:,}",
                 f"{answer.proven.evaluated:,}",
                 answer.proven.status,
-                f"{answer.proven.checks:,}",
+                "not checked" if answer.checks is None else f"{answer.checks:,}",
             ]
             for answer in answers
         ),

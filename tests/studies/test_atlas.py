@@ -57,14 +57,17 @@ def answers(work: Work, small: StudySpec) -> list[Answer]:
         Question("bits", "small", changed(small, "bits", axes), small.name),
         Question("devices", "16 devices", changed(small, "on-16", devices=16), small.name),
     ]
-    return [answer(work, each, chip_first=each.part == "models") for each in asked]
+    return [
+        answer(work, each, chip_first=each.part == "models", check=each.part == "models")
+        for each in asked
+    ]
 
 
 def test_nothing_beats_a_winner(answers: list[Answer]) -> None:
     """Neither a chip that was chosen before its placement; and fewer bits are a choice more."""
     first, bits, _ = answers
     assert all(each.proven.status == "certified" for each in answers)
-    assert first.chip_first is not None
+    assert first.chip_first is not None and first.checks and bits.checks is None
     assert first.chip_first.samples_per_s <= first.proven.trained.samples_per_s
     assert bits.proven.trained.samples_per_s >= first.proven.trained.samples_per_s
     assert [known.chip for known in first.known] == [*KNOWN_CHIPS]
@@ -74,7 +77,7 @@ def test_answers_are_kept(work: Work, answers: list[Answer]) -> None:
     """Asked again, nothing is computed."""
     first = answers[0]
     told: list[str] = []
-    again = answer(replace(work, tell=told.append), first.question, chip_first=True)
+    again = answer(replace(work, tell=told.append), first.question, chip_first=True, check=True)
     assert again == first and not told
 
 
