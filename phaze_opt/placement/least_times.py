@@ -278,7 +278,8 @@ def least_times_s(
             single[SHARE] = rates[a, 2] if overlaps else 1.0
             sent = whole[c, EVERY_PASS]
             ways = 4 if overlaps and sent >= 0 else 1
-            least_s = 0.0
+            # What ends the search over candidates bounds each of them, or it would not be monotone.
+            least_s = all_s / single[REACH]
             for way in range(ways):
                 if sent >= 0 or summed_s != single[ACCUMULATION_S]:
                     _sum_up(way, work, every_pass, sent, single, sums)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import fields, make_dataclass, replace
 from typing import Any
@@ -267,10 +268,7 @@ def test_smaller_seconds_give_a_smaller_bound(
 def test_more_memory_and_bandwidth_give_a_smaller_bound(
     problem: PlacementProblem, factor: float
 ) -> None:
-    """More of what the chip gives is not bounded above what takes with less.
-
-    Without split backwards the bound is monotone in it; with them it may be looser for less.
-    """
+    """The bound is monotone in what the chip gives."""
     more = replace(
         problem,
         hbm_usable_bytes=problem.hbm_usable_bytes * factor,
@@ -278,8 +276,33 @@ def test_more_memory_and_bandwidth_give_a_smaller_bound(
         step_parameters_per_s=problem.step_parameters_per_s * factor,
         accumulation_parameters_per_s=problem.accumulation_parameters_per_s * factor,
     )
-    splits = problem.training.splits_backward
-    assert least_s(more) <= (solved_s if splits else least_s)(problem) * SLACK
+    assert least_s(more) <= least_s(problem) * SLACK
+
+
+@pytest.mark.parametrize("schedule", ["zb-h1", "zb-1p"])
+def test_what_ends_the_search_bounds_every_candidate(schedule: PipelineScheduleName) -> None:
+    """Else a slower optimizer lets another candidate be looked at, whose bound is looser."""
+    seconds = ((0.5, 0.25), (1.0, 1.0), (1.0, 1.0), (1.0, 0.5), (1.0, 0.25), (0.5, 0.5), (0.5, 0.5))
+    layers = [
+        LayerCost("layer", LayerPasses(PassCost(f, 0.0), PassCost(b, 0.0)), parameters, 0, 0, 0, 0)
+        for (f, b), parameters in zip(seconds, (96, *[0] * 6), strict=True)
+    ]
+    cluster = Cluster("flat", (NetworkLevel(10.0, 0.0, "switch"),), 7)
+    problem = PlacementProblem(
+        {1: tuple(layers)},
+        tuple((at, at + 1) for at in range(6)),
+        cluster,
+        Training(5, 1, optimizer="sgd", pipeline_schedule=schedule, overlap="none"),
+        hbm_usable_bytes=500.0,
+        hbm_bytes_per_s=1e4,
+        step_parameters_per_s=50.0,
+        accumulation_parameters_per_s=50.0,
+    )
+    bounds_s = [
+        least_s(replace(problem, step_parameters_per_s=rate)) for rate in (25.0, 50.0, 60.0, 100.0)
+    ]
+    assert all(slow >= fast for slow, fast in itertools.pairwise(bounds_s))
+    assert bounds_s[-1] <= solved_s(problem)
 
 
 @settings(max_examples=30, deadline=None)

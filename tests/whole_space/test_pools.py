@@ -7,7 +7,9 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
+from functools import partial
 from multiprocessing.context import ForkServerContext
 from pathlib import Path
 
@@ -21,6 +23,7 @@ from phaze_opt.store.tables import EvaluationRow
 from phaze_opt.study.study import Study, create_study, load_study
 from phaze_opt.whole_space import pools
 from phaze_opt.whole_space.certificate import Certificate
+from phaze_opt.whole_space.engine import EngineJob
 from phaze_opt.whole_space.enumerating import certificate_of, enumerate_study
 from phaze_opt.whole_space.exhaustive import EnumerationProgress
 from tests.study.fakes import TOY, toy_spec
@@ -107,14 +110,14 @@ def children() -> Iterator[int]:
 
 
 class Cluster:
-    """Processes of a dask cluster on this machine: a scheduler and four workers."""
+    """Processes of a dask cluster on this machine: a scheduler and its workers."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, workers: int = 4) -> None:
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             self.port = free.getsockname()[1]
         self.address = f"tcp://127.0.0.1:{self.port}"
-        self._folder = folder
+        self._folder, self._count = folder, workers
         self.workers: list[subprocess.Popen[bytes]] = []
         self.start()
 
@@ -125,7 +128,9 @@ class Cluster:
         options = ("--nthreads", "1", "--no-nanny", "--no-dashboard", "--death-timeout", "60")
         for worker in self.workers:
             worker.wait(60)
-        self.workers = [self._started("dask_worker", self.address, *options) for _ in range(4)]
+        self.workers = [
+            self._started("dask_worker", self.address, *options) for _ in range(self._count)
+        ]
 
     def _started(self, program: str, *options: str) -> subprocess.Popen[bytes]:
         command = [sys.executable, "-m", f"distributed.cli.{program}", *options]
@@ -168,6 +173,24 @@ def test_a_dask_cluster_gives_the_same_answer(
     enumeration = enumerate_study(study, top=TOP, dask=cluster.address, on_progress=lose)
     assert lost == ["worker", "scheduler"]
     assert certificate_of(study, enumeration, TOP) == expected
+
+
+def test_work_of_a_lost_scheduler_is_given_again(
+    study: Study, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It had begun, and is done by the workers of the next scheduler; a person is told."""
+    cluster = Cluster(tmp_path, workers=1)
+    try:
+        job = EngineJob(None, study.name, study.evaluator)
+        with pools.dask_cluster(job, cluster.address) as pool:
+            begun = pool._task(partial(time.sleep, 2.0))
+            cluster.scheduler.kill()
+            cluster.scheduler.wait()
+            cluster.start()
+            begun.result()
+    finally:
+        cluster.end()
+    assert "is gone; waiting for another one" in caplog.text
 
 
 def test_refusals(study: Study, monkeypatch: pytest.MonkeyPatch) -> None:
