@@ -9,19 +9,16 @@ the nodes finds the times of the placement's own replay.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from phaze_opt.interchange.layer_pieces import Piece
 from phaze_opt.interchange.node_exchanges import Exchanges, GroupExchange, StageMessage
+from phaze_opt.interchange.stage_nodes import BatchNode, NodeKind, Span, StageNodes
 from phaze_opt.placement.chunk_exchanges import ChunkExchanges, PartlyHidden
 from phaze_opt.placement.describe import placement_replay
 from phaze_opt.placement.placement_problem import Placement, PlacementProblem
 from phaze_opt.placement.zero_bubble import BACKWARD, FORWARD, WEIGHT
 
-NodeKind = Literal["compute", "collective", "send", "receive"]
-Span = tuple[float, float]
-"""Start and end in seconds."""
 LayerPieces = Sequence[Mapping[str, tuple[Piece, ...]]]
 """Of every layer of the model by the name of the pass, see `layer_pieces.pieces_of_layers`."""
 
@@ -29,34 +26,6 @@ _PASS_NAMES = {FORWARD: "forward", BACKWARD: "backward", WEIGHT: "weight gradien
 _SENT = {FORWARD: "activation", BACKWARD: "gradient"}
 _CLOSE = 1e-9
 """Relative difference up to which a sum of parts is the whole."""
-
-
-@dataclass(frozen=True)
-class BatchNode:
-    """Something that a device of a stage does in a batch.
-
-    Attributes
-    ----------
-    name
-        What it is.
-    kind
-        Compute, or communication.
-    span_s
-        Start and end, from the start of the batch.
-    follows
-        Nodes of the stage that are over before, because a stage does one pass at a time.
-    needs
-        Nodes of the stage whose results it takes.
-    exchange
-        What is sent.
-    """
-
-    name: str
-    kind: NodeKind
-    span_s: Span
-    follows: tuple[int, ...] = ()
-    needs: tuple[int, ...] = ()
-    exchange: GroupExchange | StageMessage | None = None
 
 
 class _Pass(NamedTuple):
@@ -71,50 +40,6 @@ class _Pass(NamedTuple):
     rank: int
     microbatch: int
     chunk: int
-
-
-@dataclass
-class _Stage:
-    """The nodes of a stage so far.
-
-    Attributes
-    ----------
-    nodes
-        In order.
-    last
-        Those with whose end the stage is free again.
-    done
-        Those with whose end a pass is done, by part, chunk and microbatch.
-    """
-
-    nodes: list[BatchNode] = field(default_factory=list)
-    last: tuple[int, ...] = ()
-    done: dict[tuple[int, int, int], tuple[int, ...]] = field(default_factory=dict)
-
-    def beside(
-        self,
-        name: str,
-        kind: NodeKind,
-        span_s: Span,
-        needs: tuple[int, ...] = (),
-        exchange: GroupExchange | StageMessage | None = None,
-        follows: tuple[int, ...] | None = None,
-    ) -> int:
-        """Add a node, by default after all that the stage did; return its number."""
-        before = self.last if follows is None else follows
-        self.nodes.append(BatchNode(name, kind, span_s, before, needs, exchange))
-        return len(self.nodes) - 1
-
-    def then(
-        self,
-        name: str,
-        kind: NodeKind,
-        span_s: Span,
-        needs: tuple[int, ...] = (),
-        exchange: GroupExchange | StageMessage | None = None,
-    ) -> None:
-        """Add a node after all that the stage did, for which all others wait."""
-        self.last = (self.beside(name, kind, span_s, needs, exchange),)
 
 
 def batch_nodes(
@@ -169,7 +94,7 @@ class _Batch:
 
     def of_stage(self, stage: int) -> tuple[BatchNode, ...]:
         """Return the nodes of a stage."""
-        nodes = _Stage()
+        nodes = StageNodes()
         arrived = self._first_gathers(nodes, stage)
         passes = sorted(self._passes(stage))
         for each in passes:
@@ -201,7 +126,7 @@ class _Batch:
         place = self.place[chunk, stage] + step
         return self.chain[place] if 0 <= place < len(self.chain) else None
 
-    def _add_pass(self, nodes: _Stage, stage: int, each: _Pass, *, is_last: bool) -> None:
+    def _add_pass(self, nodes: StageNodes, stage: int, each: _Pass, *, is_last: bool) -> None:
         """Add the nodes of a pass."""
         own, suffix = self.exchanges[stage][each.chunk], f" microbatch {each.microbatch}"
         step = {FORWARD: 1, BACKWARD: -1, WEIGHT: 0}[each.part]
@@ -236,7 +161,7 @@ class _Batch:
             name, span_s = f"send {_SENT[each.part]}{suffix}", (each.end_s, each.end_s)
             nodes.beside(name, "send", span_s, nodes.last, message, ())
 
-    def _needed(self, nodes: _Stage, stage: int, each: _Pass, step: int) -> tuple[int, ...]:
+    def _needed(self, nodes: StageNodes, stage: int, each: _Pass, step: int) -> tuple[int, ...]:
         """Return the nodes of the stage itself whose results a pass takes."""
         if each.part == WEIGHT:
             return nodes.done[BACKWARD, each.chunk, each.microbatch]
@@ -248,7 +173,7 @@ class _Batch:
             return own
         return own + nodes.done[each.part, before[0], each.microbatch]
 
-    def _add_receive(self, nodes: _Stage, stage: int, each: _Pass, step: int) -> float:
+    def _add_receive(self, nodes: StageNodes, stage: int, each: _Pass, step: int) -> float:
         """Add what a pass receives from another stage; return when it has that."""
         sender = self._neighbour(stage, each.chunk, -step) if step else None
         if sender is None or sender[1] == stage:
@@ -281,7 +206,7 @@ class _Batch:
 
     def _add_hidden(
         self,
-        nodes: _Stage,
+        nodes: StageNodes,
         hidden: Sequence[tuple[str, PartlyHidden, GroupExchange]],
         span_s: Span,
         needs: tuple[int, ...],
@@ -298,7 +223,7 @@ class _Batch:
 
     def _add_layers(
         self,
-        nodes: _Stage,
+        nodes: StageNodes,
         each: _Pass,
         own: ChunkExchanges,
         span_s: Span,
@@ -339,7 +264,7 @@ class _Batch:
 
     def _add_pieces(
         self,
-        nodes: _Stage,
+        nodes: StageNodes,
         label: tuple[str, str],
         pieces: Sequence[Piece],
         span_s: Span,
@@ -374,7 +299,7 @@ class _Batch:
         """Count the parameters of all chunks of a stage, on a device."""
         return sum(own.parameters for own in self.exchanges[stage])
 
-    def _first_gathers(self, nodes: _Stage, stage: int) -> list[tuple[int, ...]]:
+    def _first_gathers(self, nodes: StageNodes, stage: int) -> list[tuple[int, ...]]:
         """Add the gathers before the first forwards of the chunks, one after another."""
         arrived: list[tuple[int, ...]] = []
         before: tuple[int, ...] = ()
@@ -391,7 +316,7 @@ class _Batch:
             arrived.append(before if work.head_s > 0.0 else ())
         return arrived
 
-    def _add_tail(self, nodes: _Stage, stage: int) -> None:
+    def _add_tail(self, nodes: StageNodes, stage: int) -> None:
         """Add what a stage does once per batch, after its last pass."""
         own, (seconds, gradients) = self.placement.stages[stage], self._once(stage)
         exposed = gradients.part(seconds, seconds.exposed_s)

@@ -23,7 +23,7 @@ from phaze_opt.choices import ChakraRanks
 from phaze_opt.codec import to_json
 from phaze_opt.degrees import order_of_text
 from phaze_opt.errors import ConflictError, InputError
-from phaze_opt.interchange.batch_nodes import BatchNode, LayerPieces, batch_nodes
+from phaze_opt.interchange.batch_nodes import LayerPieces, batch_nodes
 from phaze_opt.interchange.chakra_schema import (
     COLLECTIVE,
     COLLECTIVE_TYPES,
@@ -36,6 +36,7 @@ from phaze_opt.interchange.chakra_schema import (
     framed,
 )
 from phaze_opt.interchange.node_exchanges import GroupExchange, StageMessage
+from phaze_opt.interchange.stage_nodes import BatchNode
 from phaze_opt.paths import look, path_error, reason
 from phaze_opt.placement.chunk_exchanges import chunk_exchanges
 from phaze_opt.placement.placement_problem import Placement, PlacementProblem

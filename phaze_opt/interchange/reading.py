@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import TypeVar
 
 from phaze_opt.checked import shown
 from phaze_opt.codec import data_table
 from phaze_opt.errors import InputError
 from phaze_opt.interchange.imported import FrameworkName, ImportedConfig
+
+_Number = TypeVar("_Number", int, float)
 
 
 class Options:
@@ -42,13 +45,8 @@ class Options:
         InputError
             If it is none.
         """
-        text = self.text(name)
-        if text is None:
-            return default
-        try:
-            return int(text)
-        except ValueError:
-            raise InputError(f"{name} is {shown(text)}, but it must be a whole number.") from None
+        number = self._parsed(name, int, "a whole number")
+        return default if number is None else number
 
     def number(self, name: str) -> float | None:
         """Return a number, ``None`` where it is not stated.
@@ -58,13 +56,17 @@ class Options:
         InputError
             If it is none.
         """
+        return self._parsed(name, float, "a number")
+
+    def _parsed(self, name: str, parse: Callable[[str], _Number], words: str) -> _Number | None:
+        """Return a number, ``None`` where it is not stated; words say what it must be."""
         text = self.text(name)
         if text is None:
             return None
         try:
-            return float(text)
+            return parse(text)
         except ValueError:
-            raise InputError(f"{name} is {shown(text)}, but it must be a number.") from None
+            raise InputError(f"{name} is {shown(text)}, but it must be {words}.") from None
 
     def positive(self, name: str, default: int = 1) -> int:
         """Return a number of things, at least 1.

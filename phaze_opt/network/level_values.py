@@ -31,7 +31,8 @@ TOPOLOGIES = (*get_args(Topology), *TORUSES)
 OF_LEAVES = ("taper", "leaf_devices")
 """Fields that only levels with leaf switches have."""
 
-_LEVEL_NAMES = (*LEVEL_ALIASES, *(field.name for field in dataclasses.fields(NetworkLevel)))
+LEVEL_NAMES = (*LEVEL_ALIASES, *(field.name for field in dataclasses.fields(NetworkLevel)))
+"""Names of all numbers of a level."""
 
 
 def level_field(name: str, what: str) -> tuple[int, str]:
@@ -52,8 +53,8 @@ def level_field(name: str, what: str) -> tuple[int, str]:
     match = _LEVEL.fullmatch(name)
     if match is None:
         raise unknown_name(f"key in the {what}:", name, (f"{NETWORK}LEVEL.FIELD",))
-    if match[2] not in _LEVEL_NAMES:
-        raise unknown_name(f"field of a network level in the {what}:", match[2], _LEVEL_NAMES)
+    if match[2] not in LEVEL_NAMES:
+        raise unknown_name(f"field of a network level in the {what}:", match[2], LEVEL_NAMES)
     return int(match[1]), match[2]
 
 

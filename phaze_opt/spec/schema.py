@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from phaze_opt.network.level_values import LEVEL_NAMES
 from phaze_opt.spec.axis_names import ORDER, TRAINING_NAMES, WORDS
 from phaze_opt.spec.space import PHAZE, Space
 from phaze_opt.spec.study_spec import StudySpec
@@ -57,6 +58,8 @@ def _own_schema(kind: type) -> dict[str, Any]:
     if kind is not Space:
         raise NotImplementedError(kind)
     axes = {name: _axis_schema(name) for name in ORDER}
+    of_level = {name: _axis_schema(f"network.0.{name}") for name in LEVEL_NAMES}
+    level = {"type": "object", "properties": of_level, "additionalProperties": False}
     table = {
         "type": "object",
         "properties": {
@@ -68,10 +71,14 @@ def _own_schema(kind: type) -> dict[str, Any]:
             **axes,
             "network": {
                 "type": "object",
+                "patternProperties": {"^[0-9]{1,2}$": level},
+                "additionalProperties": False,
                 "description": "By level, the innermost 0: numbers of the network's levels.",
             },
         },
-        "patternProperties": {r"^network\.[0-9]+\.": _axis_schema("network.0.latency_us")},
+        "patternProperties": {
+            rf"^network\.[0-9]{{1,2}}\.{name}$": schema for name, schema in of_level.items()
+        },
         "additionalProperties": False,
     }
     return {"anyOf": [{"const": PHAZE}, table]}

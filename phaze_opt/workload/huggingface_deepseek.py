@@ -10,7 +10,12 @@ from typing import Any
 
 from phaze_opt.workload.huggingface_experts import DEEPSEEK_NAMES, experts_of
 from phaze_opt.workload.huggingface_families import NO_WINDOW, Family, language_model, llama_keys
-from phaze_opt.workload.huggingface_fields import Plain, refusal, whole_number
+from phaze_opt.workload.huggingface_fields import (
+    Plain,
+    inner_configuration,
+    refusal,
+    whole_number,
+)
 
 
 def _deepseek(version: int) -> Callable[[Plain], dict[str, Any]]:
@@ -51,39 +56,21 @@ def _deepseek(version: int) -> Callable[[Plain], dict[str, Any]]:
 
 def _deepseek_v32(plain: Plain) -> dict[str, Any]:
     """Compute what DeepSeek-V3 has, and the indexer of keys."""
-    indexer = {
+    return {**_deepseek(3)(plain), "indexer": _indexer(plain, 2048)}
+
+
+def _indexer(plain: Plain, top_k: int) -> dict[str, int]:
+    """Compute the indexer of keys, which takes so many where the configuration does not say it."""
+    return {
         "heads": whole_number(plain, "index_n_heads", 64),
         "width": whole_number(plain, "index_head_dim", 128),
-        "top_k": whole_number(plain, "index_topk", 2048),
+        "top_k": whole_number(plain, "index_topk", top_k),
     }
-    return {**_deepseek(3)(plain), "indexer": indexer}
 
 
 def _deepseek_v4(plain: Plain) -> dict[str, Any]:
     """Compute experts, chosen by a table in some layers, and compressed attention."""
-    layers = whole_number(plain, "num_hidden_layers", 43)
-    named = {
-        "sliding_attention": 0,
-        "compressed_sparse_attention": whole_number(plain, "compress_rate_csa", 4),
-        "heavily_compressed_attention": whole_number(plain, "compress_rate_hca", 128),
-    }
-    named |= plain.get("compress_rates") or {}
-    chosen, other = list(named.values())[1:]
-    ratios = plain.get("compress_ratios")
-    types = plain.get("layer_types")
-    if types is None and ratios is None:
-        # The class chooses so: two layers that see all entries, then each kind in turn.
-        ratios = [other if i < 2 or i % 2 == 0 else chosen for i in range(layers)]
-    elif types is not None:
-        if not isinstance(types, list) or not set(map(str, types)) <= named.keys():
-            raise refusal("layer_types", types, f"a list of {', '.join(named)}")
-        ratios = [named[str(kind)] for kind in types]
-    if (
-        not isinstance(ratios, list)
-        or len(ratios) < layers
-        or not set(ratios) <= {0, chosen, other}
-    ):
-        raise refusal("compress_ratios", ratios, f"0, {chosen} and {other} for {layers} layers")
+    ratios, chosen = _compression_ratios(plain)
     sizes = {
         "count": ("n_routed_experts", 256),
         "top_k": ("num_experts_per_tok", 6),
@@ -93,13 +80,9 @@ def _deepseek_v4(plain: Plain) -> dict[str, Any]:
         plain, *sizes["feed_forward"]
     )
     compressed = {
-        "ratios": ratios[:layers],
+        "ratios": ratios,
         "chosen_ratio": chosen,
-        "indexer": {
-            "heads": whole_number(plain, "index_n_heads", 64),
-            "width": whole_number(plain, "index_head_dim", 128),
-            "top_k": whole_number(plain, "index_topk", 512),
-        },
+        "indexer": _indexer(plain, 512),
         "window": whole_number(plain, "sliding_window", 128),
         "query_rank": whole_number(plain, "q_lora_rank", 1024),
         "rotary": whole_number(plain, "qk_rope_head_dim", 64),
@@ -110,6 +93,36 @@ def _deepseek_v4(plain: Plain) -> dict[str, Any]:
     # A square root of a softplus is as much work as a sigmoid.
     experts = experts_of(plain, sizes, (), shared=shared, scores="sigmoid")
     return {"compressed": compressed, "kv_heads": 1, **experts}
+
+
+def _compression_ratios(plain: Plain) -> tuple[list[int], int]:
+    """Compute how many tokens an entry of each layer stands for, and those of chosen entries."""
+    layers = whole_number(plain, "num_hidden_layers", 43)
+    rates = inner_configuration(plain, "compress_rates")
+    named = {
+        "sliding_attention": 0,
+        "compressed_sparse_attention": whole_number(plain, "compress_rate_csa", 4),
+        "heavily_compressed_attention": whole_number(plain, "compress_rate_hca", 128),
+    }
+    if not rates.keys() <= named.keys():
+        raise refusal("compress_rates", rates, f"rates of {', '.join(named)}")
+    named = {name: whole_number(rates, name, usual) for name, usual in named.items()}
+    chosen, other = list(named.values())[1:]
+    ratios, types = plain.get("compress_ratios"), plain.get("layer_types")
+    if types is None and ratios is None:
+        # The class chooses so: two layers that see all entries, then each kind in turn.
+        ratios = [other if i < 2 or i % 2 == 0 else chosen for i in range(layers)]
+    elif types is not None:
+        if not isinstance(types, list) or not set(map(str, types)) <= named.keys():
+            raise refusal("layer_types", types, f"a list of {', '.join(named)}")
+        ratios = [named[str(kind)] for kind in types]
+    if (
+        not isinstance(ratios, list)
+        or len(ratios) < layers
+        or not all(ratio in (0, chosen, other) for ratio in ratios)
+    ):
+        raise refusal("compress_ratios", ratios, f"0, {chosen} and {other} for {layers} layers")
+    return ratios[:layers], chosen
 
 
 _GLM_DSA: Plain = {

@@ -66,6 +66,53 @@ def whole_number(plain: Plain, key: str, default: int) -> int:
     return value
 
 
+def positive_number(plain: Plain, key: str, default: float) -> float:
+    """Return a key that other fields are computed from; null stands for its default.
+
+    Raises
+    ------
+    InputError
+        If it is no number above 0, or is larger than any model's.
+    """
+    value = plain.get(key)
+    if value is None:
+        return default
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not is_number or not 0 < value <= LARGEST_SIZE:
+        raise refusal(key, value, f"a number above 0 and up to {LARGEST_SIZE}")
+    return float(value)
+
+
+def places(plain: Plain, key: str, default: Sequence[int]) -> tuple[int, ...]:
+    """Return a key that lists layers, counted from 0; null stands for its default.
+
+    Raises
+    ------
+    InputError
+        If it is no list of whole numbers.
+    """
+    value = plain.get(key)
+    if value is None:
+        return tuple(default)
+    if not isinstance(value, list) or not all(type(place) is int and place >= 0 for place in value):
+        raise refusal(key, value, "a list of layers, counted from 0,")
+    return tuple(value)
+
+
+def inner_configuration(plain: Plain, name: str) -> Plain:
+    """Return a configuration inside another; an empty one where it has none.
+
+    Raises
+    ------
+    InputError
+        If it is none.
+    """
+    inner = plain.get(name) or {}
+    if not isinstance(inner, Mapping):
+        raise refusal(name, inner, "a configuration")
+    return inner
+
+
 def layer_windows(plain: Plain, layers: int, window: int, slides: Sequence[bool]) -> Any:
     """Return the window of every block; ``layer_types`` goes before what the class would choose."""
     types = plain.get("layer_types")

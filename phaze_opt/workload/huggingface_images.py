@@ -11,7 +11,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from phaze_opt.workload.huggingface_fields import CAPTURE_IT, Plain, refusal, whole_number
+from phaze_opt.workload.huggingface_fields import (
+    CAPTURE_IT,
+    Plain,
+    inner_configuration,
+    places,
+    positive_number,
+    refusal,
+    whole_number,
+)
 
 _ANY_EDGE = 448
 
@@ -57,7 +65,7 @@ def _qwen(version: int) -> Callable[[Plain, AskedImages, int], dict[str, Any]]:
     """Return what reads the tower of Qwen2-VL, Qwen2.5-VL (25) or Qwen3-VL."""
 
     def read(plain: Plain, asked: AskedImages, hidden: int) -> dict[str, Any]:
-        vision = plain.get("vision_config") or {}
+        vision = inner_configuration(plain, "vision_config")
         width = ("embed_dim", 1280) if version == 2 else ("hidden_size", 1152)
         width = ("hidden_size", 1280) if version == 25 else width
         keys = {
@@ -68,7 +76,7 @@ def _qwen(version: int) -> Callable[[Plain, AskedImages, int], dict[str, Any]]:
         }
         own = whole_number(vision, *width)
         if version == 2:
-            inner = int(own * float(vision.get("mlp_ratio", 4)))
+            inner = int(own * positive_number(vision, "mlp_ratio", 4.0))
         else:
             inner = whole_number(vision, "intermediate_size", 4304 if version == 3 else 3420)
         merge = whole_number(vision, "spatial_merge_size", 2)
@@ -81,13 +89,12 @@ def _qwen(version: int) -> Callable[[Plain, AskedImages, int], dict[str, Any]]:
         if version == 25:
             others |= {"norm": "rms_norm", "activation": "swiglu"}
             side = whole_number(vision, "window_size", 112)
-            seen = (side // whole_number(vision, *keys["patch_size"])) ** 2
-            full = vision.get("fullatt_block_indexes", [7, 15, 23, 31])
+            seen = (side // (whole_number(vision, *keys["patch_size"]) or 1)) ** 2
+            full = places(vision, "fullatt_block_indexes", [7, 15, 23, 31])
             count = whole_number(vision, *keys["layers"])
             others["windows"] = tuple(0 if i in full else seen for i in range(count))
             others["chunked"] = True
         wide = own * merge**2
-        deepstack = vision.get("deepstack_visual_indexes", [8, 16, 24]) if version == 3 else []
         return {
             "images": _tower(vision, keys, asked.edge or _ANY_EDGE, **others),
             "projector": _projector(
@@ -95,7 +102,9 @@ def _qwen(version: int) -> Callable[[Plain, AskedImages, int], dict[str, Any]]:
                 merge=merge**2,
                 widths=(wide, hidden),
                 patch_bias=version == 3,
-                deepstack=tuple(deepstack) if plain["model_type"] in _DEEPSTACK else (),
+                deepstack=places(vision, "deepstack_visual_indexes", [8, 16, 24])
+                if plain["model_type"] in _DEEPSTACK
+                else (),
             ),
         }
 
@@ -114,7 +123,7 @@ def _siglip_keys(layers: int, hidden: int, heads: int, inner: int, patch: int) -
 
 def _gemma3(plain: Plain, asked: AskedImages, hidden: int) -> dict[str, Any]:
     """Compute a SigLIP whose tokens are averaged to so many of an image."""
-    vision = plain.get("vision_config") or {}
+    vision = inner_configuration(plain, "vision_config")
     edge = _own_edge(vision, asked, 896)
     tower = _tower(vision, _siglip_keys(27, 1152, 16, 4304, 14), edge, pools=True)
     tokens = whole_number(plain, "mm_tokens_per_image", 256) or 1
@@ -130,11 +139,11 @@ def _gemma3(plain: Plain, asked: AskedImages, hidden: int) -> dict[str, Any]:
 
 def _llama4(plain: Plain, asked: AskedImages, hidden: int) -> dict[str, Any]:
     """Compute a tower with a token for the class, and a projection in three products."""
-    vision = plain.get("vision_config") or {}
+    vision = inner_configuration(plain, "vision_config")
     keys = _siglip_keys(34, 1408, 16, 5632, 14)
     edge = _own_edge(vision, asked, 336)
     tower = _tower(vision, keys, edge, positions="rotary", embedding_norm=True)
-    merge = round(1 / float(vision.get("pixel_shuffle_ratio", 0.5)) ** 2)
+    merge = round(1 / positive_number(vision, "pixel_shuffle_ratio", 0.5) ** 2)
     inner = whole_number(vision, "projector_input_dim", 4096)
     widths = (inner, whole_number(vision, "projector_output_dim", 4096), hidden)
     return {

@@ -10,14 +10,20 @@ from collections.abc import Mapping
 from typing import Any
 
 from phaze_opt.workload.huggingface_families import GELU, Family
-from phaze_opt.workload.huggingface_fields import Plain, as_json, refusal, whole_number
+from phaze_opt.workload.huggingface_fields import (
+    Plain,
+    as_json,
+    inner_configuration,
+    refusal,
+    whole_number,
+)
 
 _GELU = {**GELU, "quick_gelu": "gelu"}
 
 
 def _whisper(plain: Plain) -> dict[str, Any]:
     """Compute the encoder, as wide as the decoder, and the biases, which keys lack."""
-    if (plain.get("activation_dropout") or 0.0) > 0.0:
+    if plain.get("activation_dropout") not in (None, 0):
         raise refusal("activation_dropout", plain["activation_dropout"], "0.0")
     encoder = {
         "layers": whole_number(plain, "encoder_layers", 4),
@@ -37,7 +43,7 @@ def _whisper(plain: Plain) -> dict[str, Any]:
 
 def _clip(plain: Plain) -> dict[str, Any]:
     """Compute both towers from their configurations inside."""
-    text, images = (_inner(plain, name) for name in ("text_config", "vision_config"))
+    text, images = (inner_configuration(plain, name) for name in ("text_config", "vision_config"))
     tower = {
         **_stack(images, {"hidden": 768, "heads": 12, "feed_forward": 3072}, "quick_gelu"),
         **_patches(images, 32),
@@ -57,7 +63,7 @@ def _clip(plain: Plain) -> dict[str, Any]:
 
 def _siglip(plain: Plain) -> dict[str, Any]:
     """Compute both towers from their configurations inside; all text tokens see each other."""
-    text, images = (_inner(plain, name) for name in ("text_config", "vision_config"))
+    text, images = (inner_configuration(plain, name) for name in ("text_config", "vision_config"))
     usual = {"hidden": 768, "heads": 12, "feed_forward": 3072}
     tower = _stack(images, usual, "gelu_pytorch_tanh")
     own = _stack(text, usual, "gelu_pytorch_tanh")
@@ -86,14 +92,6 @@ def _patches(plain: Plain, usual: int) -> dict[str, Any]:
         "channels": whole_number(plain, "num_channels", 3),
         "sequence": (edge // patch) ** 2,
     }
-
-
-def _inner(plain: Plain, name: str) -> Plain:
-    """Return a configuration inside another."""
-    inner = plain.get(name) or {}
-    if not isinstance(inner, Mapping):
-        raise refusal(name, inner, "a configuration")
-    return inner
 
 
 def _stack(plain: Plain, usual: Mapping[str, int], activation: str) -> dict[str, Any]:

@@ -15,11 +15,11 @@ from phaze_opt.workload.graph import BytesByRecompute, Layer, OperatorGraph
 
 _NORMS = ("rms_norm", "layer_norm")
 _ACTIVATIONS = ("gelu", "relu", "silu")
-GROUPED, EXPERT_ACTIVATION = "grouped_", "expert_activation"
+SORTED_ROWS, EXPERT_ACTIVATION = "permute_rows", "expert_activation"
 LATENT = "latent_keys_and_values", "compressed_attention"
 _BESIDE_QUERIES = "index_keys", "compress"
 """Beginnings of the names of kernels that give attention something else than up-projections do."""
-_ROUTED = ("route", "permute_rows", "combine_rows", GROUPED, EXPERT_ACTIVATION)
+_ROUTED = ("route", SORTED_ROWS, "combine_rows", EXPERT_ACTIVATION)
 _MIXER = (
     *("short_convolution", "step_sizes", "chunk_", "pass_states", "gated_scan", "gated_rms_norm"),
     *("unit_norm", "delta_", "decay_sums", "invert_triangles"),
@@ -169,6 +169,16 @@ class LayerForward:
         return {work.kind for work in self.graph.operators[index].vector}
 
     @cached_property
+    def expert_products(self) -> frozenset[int]:
+        """The products of routed experts: of sorted rows, and of what their activation gives.
+
+        Their names do not tell: a product that every device of a tensor-parallel group repeats, as
+        of a router, is a grouped one too, of one group.
+        """
+        operands = self.named(SORTED_ROWS, EXPERT_ACTIVATION)
+        return self.closure(operands, self.readers, self.weighted) & self.weighted
+
+    @cached_property
     def attention(self) -> frozenset[int]:
         """Fused attention, or all from the product of the scores to that of the result."""
         operators = self.graph.operators
@@ -254,11 +264,11 @@ class LayerForward:
     @cached_property
     def routed(self) -> frozenset[int]:
         """The router and the routed experts."""
-        own = self.named(*_ROUTED)
+        own = self.expert_products.union(self.named(*_ROUTED))
         if not own:
             return frozenset()
         routers = self.closure(self.named("route"), self.reads, self.weighted)
-        return self.between([*routers, *own], own) | routers | frozenset(own)
+        return self.between(routers | own, own) | routers | own
 
     def is_of_stream(self, index: int) -> bool:
         """Say whether an operator is a norm of the residual stream, not of heads."""

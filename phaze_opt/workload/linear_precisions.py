@@ -25,7 +25,7 @@ from phaze_opt.precision import PrecisionName
 from phaze_opt.training import Training
 from phaze_opt.workload.casts import linear_products, weights_of
 from phaze_opt.workload.graph import Layer, WorkloadVariant
-from phaze_opt.workload.layer_forward import EXPERT_ACTIVATION, GROUPED, LayerForward
+from phaze_opt.workload.layer_forward import LayerForward
 from phaze_opt.workload.recipes import WeightPrecisions
 
 
@@ -45,7 +45,7 @@ def _named_products(forward: LayerForward) -> dict[str, frozenset[int]]:
     """Return the products with a weight by the name of their linear layer; each has one at most."""
     weighted = forward.weighted
     first, last = forward.around_activations
-    experts = _products_of_experts(forward)
+    experts = forward.expert_products
     found = {
         "experts": experts,
         "in_proj": forward.before(forward.mixer),
@@ -64,20 +64,6 @@ def _named_products(forward: LayerForward) -> dict[str, frozenset[int]]:
         found[name] = (operators & weighted) - named
         named |= found[name]
     return found
-
-
-def _products_of_experts(forward: LayerForward) -> frozenset[int]:
-    """Return the products of routed experts.
-
-    Those of whole weights beside them, such as the router's, are grouped ones too where tensor
-    parallelism splits the others.
-    """
-    rows = forward.named("permute_rows")
-    grouped = frozenset(forward.named(GROUPED))
-    if not rows:
-        return grouped
-    before = [*rows, *forward.named(EXPERT_ACTIVATION)]
-    return grouped & forward.closure(before, forward.readers, forward.weighted)
 
 
 def weight_precisions(layer: Layer, training: Training) -> WeightPrecisions:

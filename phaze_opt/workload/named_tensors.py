@@ -27,7 +27,7 @@ from phaze_opt.activation_names import ActivationPolicy
 from phaze_opt.on_demand import cached_property
 from phaze_opt.precision import PRECISIONS, AttentionPrecision, PrecisionName
 from phaze_opt.workload.casts import linear_products
-from phaze_opt.workload.layer_forward import EXPERT_ACTIVATION, GROUPED, LayerForward
+from phaze_opt.workload.layer_forward import EXPERT_ACTIVATION, LayerForward
 from phaze_opt.workload.narrow_gathers import narrow_gathers
 
 _SUMS = ("all_reduce", "reduce_scatter")
@@ -147,7 +147,7 @@ class NamedTensors:
         out = after & weighted
         inner, outer = forward.around_activations
         experts = frozenset(forward.named(EXPERT_ACTIVATION))
-        first_of_experts = frozenset(forward.named(GROUPED)) & self._read_by(experts)
+        first_of_experts = forward.expert_products & self._read_by(experts)
         context = frozenset(
             place
             for place in forward.results_of(attention)
@@ -156,7 +156,7 @@ class NamedTensors:
         norms = filter(forward.is_of_stream, range(len(graph.operators)))
         later = forward.closure(attention, forward.readers)
         sums = list(filter(self._is_sum, range(len(graph.operators))))
-        products = sorted(i for i in weighted if not graph.operators[i].id.startswith(GROUPED))
+        products = sorted(weighted - forward.expert_products)
         return {
             "layer_input": frozenset(
                 place
@@ -171,7 +171,7 @@ class NamedTensors:
             "attention_result": context & self._activations_read(out),
             "out_proj": self._summed(out),
             "mlpwi": self._results(inner | first_of_experts),
-            "mlpwo": self._summed(outer | (frozenset(forward.named(GROUPED)) - first_of_experts)),
+            "mlpwo": self._summed(outer | (forward.expert_products - first_of_experts)),
             "residual": self._activations_read(frozenset(norms) & later),
             "expert_rows": self._activations_read(first_of_experts),
             "expert_hidden": self._activations_read(experts) & self._results(first_of_experts),

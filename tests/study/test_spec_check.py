@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from phaze_opt.report.specs import spec_table
 from phaze_opt.report.study_words import models_words
 from phaze_opt.spec.freezing import check_names, freeze
 from phaze_opt.spec.schema import spec_schema
+from phaze_opt.spec.space import Space
 from phaze_opt.spec.study_spec import StudySpec, WorkloadSpec, read_spec
 from phaze_opt.spec.template import spec_text
 from phaze_opt.study.spec_check import check_spec
@@ -161,10 +163,35 @@ def test_the_schema_has_every_key_of_every_spec(path: Path) -> None:
         for schema_of_space in definitions["StudySpec"]["properties"]["space"]["anyOf"]
         if schema_of_space.get("type") == "object"
     )
-    # Levels of the network are tables in their table.
-    named = {name.partition(".")[0] for name in plain["space"]}
-    assert named <= space["properties"].keys()
+    # Numbers of the network's levels are named with dots, or in tables in the table of levels.
+    levels = space["properties"]["network"]["patternProperties"]
+    for name in plain["space"]:
+        table, *inner = name.split(".")
+        assert table in space["properties"]
+        if inner:
+            level, field = inner
+            (known,) = (own for pattern, own in levels.items() if re.search(pattern, level))
+            assert field in known["properties"]
+            assert any(re.search(pattern, name) for pattern in space["patternProperties"])
     json.dumps(schema, allow_nan=False)
+
+
+def test_the_schema_knows_the_numbers_of_a_level_and_no_others() -> None:
+    """As the space itself does."""
+    levels: dict[str, Any] = {"network.0.latency_us": [1, 2], "network.10.topology": "ring"}
+    others = "network.0.latency", "network.0", "network.x.latency_us", "network.0.latency_us.x"
+    (space,) = (
+        each
+        for each in spec_schema()["$defs"]["StudySpec"]["properties"]["space"]["anyOf"]
+        if "patternProperties" in each
+    )
+    for name in (*levels, *others):
+        known = any(re.search(pattern, name) for pattern in space["patternProperties"])
+        assert known == (name in levels)
+    Space("tpuv4-lanes", **levels)
+    for name in others:
+        with pytest.raises(InputError):
+            Space("tpuv4-lanes", **{name: 1})
 
 
 @pytest.mark.parametrize(

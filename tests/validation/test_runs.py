@@ -112,11 +112,16 @@ def test_experts_in_eight_bits_follow(runs: dict[str, ValidationTable]) -> None:
 
 
 def test_experts_with_stated_parts_run_again_follow(runs: dict[str, ValidationTable]) -> None:
-    """DeepSeek-V3 with its latent attention run again within 17 %, exchanges hidden or not."""
+    """DeepSeek-V3 with its latent attention run again within 16 %, exchanges hidden or not.
+
+    The oldest release on GB200s is the farthest, by 16.1 %.
+    """
     tables = (runs[f"megatron-bridge-experts {chip}"] for chip in ("gb200", "b200"))
     rows = [row for table in tables for row in table.rows if "DeepSeek" in row.case]
-    assert len(rows) == 12
-    assert all(abs(row.error) <= 0.17 and row.parts_s["recompute"] > 0.0 for row in rows)
+    assert len(rows) == 12 and all(row.parts_s["recompute"] > 0.0 for row in rows)
+    *others, farthest = sorted(rows, key=lambda row: abs(row.error))
+    assert farthest.case.startswith("26.02 ") and abs(farthest.error) <= 0.162
+    assert max(abs(row.error) for row in others) <= 0.15
 
 
 def test_compressed_attention_is_predicted_too_fast(runs: dict[str, ValidationTable]) -> None:
@@ -127,12 +132,15 @@ def test_compressed_attention_is_predicted_too_fast(runs: dict[str, ValidationTa
 
 def test_hybrids_are_predicted_too_fast(runs: dict[str, ValidationTable]) -> None:
     """Nemotron 3 by 24 to 38 %, all alike; set-ups stand in the order that was measured."""
-    names = "hybrids gb300", "hybrids gb200", "recipes gb300"
-    *most, recipes = (runs[f"megatron-bridge-{name}"].rows for name in names)
-    assert len(recipes) == 5 and all(-0.32 <= row.error <= -0.24 for row in recipes)
-    rows = [row for part in most for row in part]
-    assert len(rows) == 17
-    assert all(-0.38 <= row.error <= -0.24 for row in rows)
+    for name, count, least, greatest in (
+        ("recipes gb300", 5, -0.31, -0.25),
+        ("hybrids gb300", 11, -0.33, -0.24),
+        ("hybrids gb200", 6, -0.38, -0.33),
+    ):
+        own = runs[f"megatron-bridge-{name}"].rows
+        assert len(own) == count and all(least <= row.error <= greatest for row in own)
+    chips = "gb300", "gb200"
+    rows = [row for chip in chips for row in runs[f"megatron-bridge-hybrids {chip}"].rows]
     newest = sorted((row.measured, row.predicted) for row in rows if row.independent)
     assert len(newest) == 4
     assert [predicted for _, predicted in newest] == sorted(predicted for _, predicted in newest)

@@ -96,6 +96,39 @@ def test_broken_configurations_are_refused(
     assert words in str(caught.value)
 
 
+@pytest.mark.parametrize("value", ["x", [[1]], True, -1])
+@pytest.mark.parametrize(
+    ("model", "key"),
+    [
+        ("deepseek_v4", "compress_rates"),
+        ("deepseek_v4", "compress_rates.compressed_sparse_attention"),
+        ("deepseek_v4", "compress_ratios"),
+        ("whisper", "activation_dropout"),
+        ("gemma3", "vision_config"),
+        ("qwen3_vl", "vision_config.deepstack_visual_indexes"),
+        ("qwen2_5_vl", "vision_config.fullatt_block_indexes"),
+        ("qwen2_5_vl", "vision_config.patch_size"),
+        ("qwen2_vl", "vision_config.mlp_ratio"),
+        ("llama4", "vision_config.pixel_shuffle_ratio"),
+    ],
+)
+def test_values_of_a_wrong_kind_are_refused(
+    tmp_path: Path, model: str, key: str, value: object
+) -> None:
+    """Wherever other fields are computed of them; null and nothing stand for the default."""
+    inner, _, name = key.rpartition(".")
+    added = "" if model in ("deepseek_v4", "whisper") else "+images1"
+
+    def path(stated: object) -> str:
+        fields = {inner: {name: stated}} if inner else {name: stated}
+        return _write(tmp_path, model_type=model, **fields) + added
+
+    with pytest.raises(InputError):
+        model_config(path(value), 2048)
+    by_default = model_config(path(None), 2048)
+    assert by_default == model_config(_write(tmp_path, model_type=model) + added, 2048)
+
+
 @pytest.mark.parametrize(
     ("model_type", "key", "value"),
     [

@@ -61,15 +61,20 @@ def test_every_product_has_one_name() -> None:
     assert seen == set(LINEAR_LAYERS)
 
 
-def test_a_split_layer_has_the_same_names() -> None:
+@pytest.mark.parametrize("model", [SUPER, "deepseek-v3", "mixtral-8x7b"])
+def test_a_split_layer_has_the_same_names(model: str) -> None:
     """Products of whole weights beside split ones are none of the experts'."""
-    whole, split = (
-        {layer.name: {name for own in linear_names(layer).values() for name in own}}
-        for degree in (1, 2)
-        for layer in _variant(SUPER, tensor_parallel=(degree,)).layers
-        if layer.name == "expert_block"
-    )
-    assert whole == split and "latent_proj" in whole["expert_block"]
+
+    def names(**options: Any) -> dict[str, set[str]]:
+        return {
+            name: {name for own in linear_names(layer).values() for name in own}
+            for name, layer in _layers(model, **options).items()
+        }
+
+    whole = names()
+    assert "experts" in whole["expert_block" if model == SUPER else "block"]
+    for own in (False, True):
+        assert names(tensor_parallel=(2,), sequence_parallel=own) == whole
 
 
 def test_the_recipe_of_nemotron_3_super() -> None:

@@ -23,10 +23,11 @@ TOKENS, HIDDEN, INNER, KEYS = 256, 256, 512, 64
 """Of the Llama model: its keys are of two heads."""
 
 
-def under(model: str, policy: str, tensor: int = 1) -> Layer:
+def under(model: str, policy: str, tensor: int = 1, split_tokens: bool = True) -> Layer:
     """Return the block of a model under a policy."""
     training = Training(8, recompute="selective", recompute_parts=policy)
-    return block(with_parts_run_again([captured(model, tensor)], training)[0])
+    own = captured(model, tensor, split_tokens)
+    return block(with_parts_run_again([own], training)[0])
 
 
 def offloaded(model: str, parts: str, tensor: int = 1, **options: Any) -> int:
@@ -36,11 +37,12 @@ def offloaded(model: str, parts: str, tensor: int = 1, **options: Any) -> int:
     return block(variant).offloaded_bytes or 0
 
 
-@pytest.mark.parametrize("tensor", [1, 2])
+@pytest.mark.parametrize(("tensor", "split_tokens"), [(1, True), (2, True), (2, False)])
 @pytest.mark.parametrize("model", [LLAMA, FUSED, MIXTURE, LATENT])
-def test_torch_op_is_what_the_capture_finds(model: str, tensor: int) -> None:
+def test_torch_op_is_what_the_capture_finds(model: str, tensor: int, split_tokens: bool) -> None:
     """Torch's per-operator checkpointing by names: the same bytes and operators."""
-    plain, policy = block(captured(model, tensor)), under(model, "torch-op", tensor)
+    plain = block(captured(model, tensor, split_tokens))
+    policy = under(model, "torch-op", tensor, split_tokens)
     assert kept(policy) == kept(plain)
     again = policy.selective_recompute
     assert names(again) == names(plain.selective_recompute)

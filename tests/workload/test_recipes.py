@@ -49,9 +49,16 @@ def test_linear_layers_run_in_the_recipe_and_nothing_else_does(name: PrecisionNa
     """All products of a block but attention's; none of the layers with the loss or embeddings."""
     for layer in layers(DENSE).values():
         for graph in graphs_of(layer, Training(8, precision=name)).values():
+            gradients = {
+                graph.operators[writer].id
+                for tensor in graph.tensors
+                if tensor.kind == "weight_gradient"
+                for writer, _ in tensor.writers
+            }
             for operator, found in precisions(graph).items():
                 plain = layer.name != "block" or "attention" in operator
-                assert found <= ({"bf16"} if plain else {name, GRADIENT_PRECISIONS.get(name, name)})
+                own = GRADIENT_PRECISIONS.get(name, name) if operator in gradients else name
+                assert found == ({"bf16"} if plain else {own}), (layer.name, operator)
 
 
 @pytest.mark.parametrize("name", NARROW)

@@ -21,14 +21,19 @@ LATENT = (
     "moe:layers=2,hidden=256,heads=8,sequence=256,vocab=1024,experts=8,top_k=2,expert_ffn=128,"
     "shared=1,ffn=512,dense_layers=1,q_rank=96,kv_rank=64,nope_dim=32,rope_dim=16,v_dim=32"
 )
+SHORT = (
+    "moe:layers=2,hidden=256,heads=8,sequence=256,vocab=1024,experts=8,top_k=2,expert_ffn=128,"
+    "dense_layers=1,ffn=512"
+)
 MODELS = (EAGER, LLAMA, LATENT)
 BYTES = 2
 
 
-def captured(model: str, tensor: int = 1) -> WorkloadVariant:
-    """Load a model."""
-    options = {"tensor_parallel": (tensor,), "sequence_parallel": tensor > 1}
-    return load_workload(model, **options).variants[0]  # type: ignore[arg-type]
+def captured(model: str, tensor: int = 1, split_tokens: bool = True) -> WorkloadVariant:
+    """Load a model, where it is split under sequence parallelism unless that is refused."""
+    is_split = tensor > 1 and split_tokens
+    loaded = load_workload(model, tensor_parallel=(tensor,), sequence_parallel=is_split)
+    return loaded.variants[0]
 
 
 def again(variant: WorkloadVariant, *parts: str) -> WorkloadVariant:
@@ -62,6 +67,25 @@ def test_which_parts_a_model_has() -> None:
     """In the order of the names, of all layers together."""
     assert parts_of(captured(EAGER)) == ("core_attn", "layernorm", "mlp")
     assert parts_of(captured(LATENT)) == RECOMPUTE_PARTS
+
+
+@pytest.mark.parametrize("split_tokens", [False, True])
+@pytest.mark.parametrize("model", [*MODELS, SHORT])
+def test_a_split_layer_has_the_same_parts(model: str, split_tokens: bool) -> None:
+    """Communication aside; products that all devices of a group repeat are of no expert."""
+    whole, split = captured(model), captured(model, 2, split_tokens)
+    assert parts_by_layer(split) == parts_by_layer(whole)
+    for part in parts_of(whole):
+        before, after = (
+            {layer.name: _computing(layer.selective_recompute) for layer in again(own, part).layers}
+            for own in (whole, split)
+        )
+        assert before == after
+
+
+def _computing(graph: OperatorGraph) -> int:
+    """Count the operators that are no communication."""
+    return sum(not operator.collective for operator in graph.operators)
 
 
 def test_no_part_is_the_captured_one() -> None:

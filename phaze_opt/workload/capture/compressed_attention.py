@@ -19,16 +19,15 @@ from phaze_opt.workload.capture.hyper_connections import HyperConnection
 from phaze_opt.workload.capture.kernels import differentiate, shape_only
 from phaze_opt.workload.capture.sparse_attention import (
     head_product,
-    index_backward,
     index_keys,
-    index_target,
+    indexer_gradients,
+    rotated_keys,
 )
 from phaze_opt.workload.capture.tensor_parallel import (
     ColumnParallelLinear,
     RepeatedLinear,
     RowParallelLinear,
     TensorGroup,
-    all_reduce,
     gather_sequence,
     parameter,
 )
@@ -109,11 +108,8 @@ def _attention_backward(
     )
     if chosen is None:
         return tuple(own)
-    target = index_target(query, joint, statistics, chosen)
-    target = all_reduce(target) if devices > 1 else target
-    index_query, index_key, index_weights = indexer
-    learned = index_backward(target, index_query, index_key, index_weights, chosen, devices)
-    return (*own, *learned)
+    operands = indexer[0], indexer[1], indexer[2]
+    return (*own, *indexer_gradients(query, joint, statistics, chosen, operands, devices))
 
 
 differentiate(
@@ -166,7 +162,7 @@ class EntryIndexer(nn.Module):
         x, vectors = x.detach(), gather_sequence(vectors.detach(), self.group).detach()
         query = self.query(vectors).view(*x.shape[:2], self.shape.heads, self.shape.width)
         query, weights = kernels.rotary(query, table, False), self.weights(x)
-        keys = _rotated(self.keys(x), table)
+        keys = rotated_keys(self.keys(x), table)
         chosen = index_keys(query, keys, weights, self.shape.top_k, self.group.tensor_degree)
         return query, keys, weights, chosen
 
@@ -206,11 +202,11 @@ class CompressedKeyAttention(nn.Module):
         query = self.head_norm(query.view(*query.shape[:2], self.heads, self.size))
         query = kernels.rotary(query, self.table, False)
         joint = gather_sequence(self.key_norm(self.key_value(x)), self.group)
-        joint, entries = _rotated(joint, self.table), 0
+        joint, entries = rotated_keys(joint, self.table), 0
         chooses: tuple[Tensor | None, ...] = (None,) * 4
         if self.compressor is not None:
             whole = gather_sequence(x, self.group)
-            made = _rotated(self.compressor(whole), self.table)
+            made = rotated_keys(self.compressor(whole), self.table)
             joint, entries = torch.cat([joint, made]), len(made)
             if self.indexer is not None:
                 chooses = self.indexer(whole, vectors, self.table)
@@ -247,8 +243,3 @@ class CompressedBlock(nn.Module):
         x = self.attention_streams.expanded(x, attended, raw)
         collapsed, raw = self.expert_streams(x)
         return self.expert_streams.expanded(x, self.experts(self.expert_norm(collapsed)), raw)
-
-
-def _rotated(x: Tensor, table: Tensor) -> Tensor:
-    """Rotate keys of one head, whose other elements the kernel leaves alone."""
-    return kernels.rotary(x.unsqueeze(2), table, False).squeeze(2)

@@ -129,11 +129,39 @@ def _sparse_attention_backward(
 ) -> tuple[Tensor, ...]:
     """Return the gradients of the attention, and those that the indexer learns from."""
     own = sparse_attention_backward(gradient, query, joint, out, statistics, chosen)
+    indexer = index_query, index_key, index_weights
+    return (*own, *indexer_gradients(query, joint, statistics, chosen, indexer, devices))
+
+
+def indexer_gradients(
+    query: Tensor,
+    joint: Tensor,
+    statistics: Tensor,
+    chosen: Tensor,
+    indexer: tuple[Tensor, Tensor, Tensor],
+    devices: int,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return what an indexer learns from the attention to the keys that it chose.
+
+    Parameters
+    ----------
+    query, joint, statistics
+        Of the attention: queries of a device's heads, all keys, and the statistics of its rows.
+    chosen
+        The keys of every query.
+    indexer
+        Its queries, keys and weights of heads.
+    devices
+        Over which the heads of the attention are split; each does the same for the indexer.
+
+    Returns
+    -------
+        The gradients of the indexer's queries, keys and weights of heads.
+    """
     target = index_target(query, joint, statistics, chosen)
-    if devices > 1:
-        target = all_reduce(target)
-    learned = index_backward(target, index_query, index_key, index_weights, chosen, devices)
-    return (*own, *learned)
+    target = all_reduce(target) if devices > 1 else target
+    gradients: tuple[Tensor, Tensor, Tensor] = index_backward(target, *indexer, chosen, devices)
+    return gradients
 
 
 differentiate(
@@ -141,6 +169,14 @@ differentiate(
     _sparse_attention_backward,
     lambda inputs, results: (*inputs[:2], *results, *inputs[2:6], inputs[7]),
 )
+
+
+def rotated_keys(keys: Tensor, table: Tensor) -> Tensor:
+    """Rotate keys of one head, ``(sequence, batch, size)``, by the angles of a table.
+
+    The kernel leaves elements beyond the table's width alone.
+    """
+    return kernels.rotary(keys.unsqueeze(2), table, False).squeeze(2)
 
 
 class Indexer(nn.Module):
@@ -167,7 +203,7 @@ class Indexer(nn.Module):
         x, vectors = (gather_sequence(y.detach(), self.group).detach() for y in (x, vectors))
         query = self.query(vectors).view(*x.shape[:2], self.shape.heads, self.shape.width)
         query = kernels.rotary(query, self.table, False)
-        key = kernels.rotary(self.key_norm(self.key(x)).unsqueeze(2), self.table, False).squeeze(2)
+        key = rotated_keys(self.key_norm(self.key(x)), self.table)
         weights = self.weights(x)
         chosen = index_keys(query, key, weights, self.shape.top_k, self.group.tensor_degree)
         return query, key, weights, chosen
@@ -216,8 +252,8 @@ class SparseLatentAttention(nn.Module):
         short, rotary = self.joint_down(x).split([self.shape.kv_rank, self.shape.rotary], dim=-1)
         short = self.joint_norm(short)
         joint = gather_sequence(torch.cat([short, rotary], dim=-1), self.group)
-        # Keys are rotated where they are whole; the kernel leaves the other elements alone.
-        joint = kernels.rotary(joint.unsqueeze(2), self.table, False).squeeze(2)
+        # Where they are whole.
+        joint = rotated_keys(joint, self.table)
         context, _ = sparse_attention(
             *(query, joint, index_query, index_key, weights, chosen),
             *(self.shape.kv_rank, self.group.tensor_degree),
