@@ -146,7 +146,7 @@ def _evaluate_kinds(options: PointOptions, kinds: dict[str, int], as_json: bool)
 
 def _show(options: PointOptions, evaluation: Evaluation, point: Point, as_json: bool) -> None:
     """Print an evaluation, and warn of its power."""
-    from phaze_opt.evaluation import evaluation_to_json_dict
+    from phaze_opt.evaluation_json import evaluation_to_json_dict
 
     if as_json:
         print_json(evaluation_to_json_dict(evaluation))

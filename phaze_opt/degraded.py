@@ -16,7 +16,7 @@ the place of lost ones, and of that of a degraded device when the run is placed 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -25,6 +25,7 @@ import numpy as np
 
 from phaze_opt.checked import check_fields, shown
 from phaze_opt.errors import InfeasibleError, InputError, unknown_name
+from phaze_opt.fastest_slice import place_on_fastest_slice
 from phaze_opt.hardware.ranges import at_speed
 from phaze_opt.limits import MOST_DEVICES
 from phaze_opt.network.cluster import Cluster, outermost_level
@@ -158,10 +159,6 @@ class _Placed(NamedTuple):
     placement: Placement
 
 
-Solve = Callable[[Point], tuple[CostedPoint, Placement | None]]
-"""Finds the best placement of a point, if any fits, and the point as it is costed for that."""
-
-
 @dataclass(frozen=True)
 class _Cluster:
     """A degraded cluster: what it takes to time and to find placements on it.
@@ -174,15 +171,14 @@ class _Cluster:
         What is wrong, and the level of the degraded link.
     left
         The devices that are left, with whole links.
-    solve, cache
-        As `degraded` takes them.
+    cache
+        As `degraded` takes it.
     """
 
     point: Point
     degradation: Degradation
     level: int
     left: Cluster
-    solve: Solve
     cache: ScheduleCache | None
 
     @property
@@ -223,13 +219,12 @@ class _Cluster:
         if self.point.training.zero_group:
             return  # whose best placement is not known
         if not own.is_of_a_device or self.has_spare:
-            yield from self._solved(left)
+            yield from self._whole(left)
         elif left.devices > 1 and not left.levels[0].is_direct:
             # What is left of a ring or torus without one of its devices is none.
-            yield from self._solved(replace(left, devices=left.devices - 1))
+            yield from self._whole(replace(left, devices=left.devices - 1))
         if own.is_of_a_device:
-            costed, placement = self.solve(self.searched(self.with_link, slow=True))
-            if placement is not None:
+            for costed, placement in self._solved(self.with_link, slow=True):
                 yield _Placed(min(self.times_s(placement, costed.slice_index)), placement)
 
     def rebalanced(self, known_s: float) -> Iterator[_Placed]:
@@ -264,18 +259,27 @@ class _Cluster:
         again = place_again(self.problem(self.left, slice_index), placement)
         return _Placed(again.time_per_batch_s, placement)
 
-    def _solved(self, cluster: Cluster) -> Iterator[_Placed]:
+    def _whole(self, cluster: Cluster) -> Iterator[_Placed]:
         """Yield the best placement on whole devices, if any fits."""
-        _, placement = self.solve(self.searched(cluster))
-        if placement is not None:
+        for _, placement in self._solved(cluster):
             yield _Placed(placement.time_per_batch_s, placement)
+
+    def _solved(
+        self, cluster: Cluster, *, slow: bool = False
+    ) -> Iterator[tuple[CostedPoint, Placement]]:
+        """Yield the best placement, if any fits, and the run as it is costed for that."""
+        costed = cost_point(self.searched(cluster, slow=slow), self.cache)
+        try:
+            found = place_on_fastest_slice(costed, self.cache)
+        except InfeasibleError:
+            return
+        yield found
 
 
 def degraded(
     costed: CostedPoint,
     placement: Placement,
     degradation: Degradation,
-    solve: Solve,
     cache: ScheduleCache | None = None,
 ) -> Degraded:
     """Time a run on a degraded cluster, as it stands and placed again.
@@ -286,8 +290,6 @@ def degraded(
         The run on the whole cluster: as it is costed on the slice that it takes, and placed.
     degradation
         What is wrong.
-    solve
-        See `Solve`; it searches at the tensor degrees at which the model is captured.
     cache
         As for `phaze_opt.point.cost_point`.
 
@@ -299,7 +301,7 @@ def degraded(
     point, index = costed.point, costed.slice_index
     level = _link_level(point.cluster, degradation, placement)
     left = _without_lost_nodes(point.cluster, degradation)
-    cluster = _Cluster(point, degradation, level, left, solve, cache)
+    cluster = _Cluster(point, degradation, level, left, cache)
     kept: Placement | InfeasibleError = placement
     if placement.devices > left.devices:
         kept = _with_fewer_replicas(cluster.problem(cluster.with_link, index), placement)

@@ -20,10 +20,7 @@ from phaze_opt.economics.choices import STANDARD
 from phaze_opt.errors import InputError
 from phaze_opt.evaluation import (
     Evaluation,
-    OfDevices,
     evaluate_one,
-    evaluation_of,
-    peak_flops_per_s,
     place_on_slice,
     with_range,
 )
@@ -32,6 +29,7 @@ from phaze_opt.hardware.energy import static_power_w
 from phaze_opt.network.cluster import outermost_level
 from phaze_opt.passes.layers import DegreeCost, LayerEvaluation
 from phaze_opt.passes.scheduled import ScheduleCache
+from phaze_opt.placed_figures import OfDevices, evaluation_of, peak_flops_per_s
 from phaze_opt.placement.kinds import solve_kinds
 from phaze_opt.placement.placement_problem import Placement
 from phaze_opt.point import CostedPoint, Point, cost_point
