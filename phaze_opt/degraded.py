@@ -16,15 +16,15 @@ the place of lost ones, and of that of a degraded device when the run is placed 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from phaze_opt.checked import check_fields, shown
-from phaze_opt.errors import InfeasibleError, InputError, unknown_name
+from phaze_opt.checked import check_fields
+from phaze_opt.errors import InfeasibleError, InputError
 from phaze_opt.fastest_slice import place_on_fastest_slice
 from phaze_opt.hardware.ranges import at_speed
 from phaze_opt.limits import MOST_DEVICES
@@ -35,8 +35,6 @@ from phaze_opt.placement.placement_problem import Placement, PlacementProblem
 from phaze_opt.placement.solve_placement import place_again, solve_placement
 from phaze_opt.placement.stage_kinds import times_with_one_slower_s
 from phaze_opt.point import CostedPoint, Point, cost_point
-
-_KINDS = ("slow-device", "link", "link.LEVEL", "lost-node")
 
 
 @dataclass(frozen=True)
@@ -79,29 +77,6 @@ class Degradation:
             count = getattr(self, name) or 0
             if not 0 <= count <= MOST_DEVICES:
                 raise InputError(f"{name} is {count}, but it must be in 0 to {MOST_DEVICES}.")
-
-    @classmethod
-    def of_texts(cls, texts: Sequence[str], spare_nodes: int = 0) -> Degradation:
-        """Read ``slow-device=0.8``, ``link=0.5`` or ``link.0=0.5``, and ``lost-node=1``.
-
-        Raises
-        ------
-        InputError
-            If a text is none of these, or says again what another one says.
-        """
-        values: dict[str, Any] = {"spare_nodes": spare_nodes}
-        for text in texts:
-            name, separator, number = text.partition("=")
-            kind, _, level = name.partition(".")
-            if not separator or kind not in _KINDS or (level and kind != "link"):
-                raise unknown_name("degradation", name, [f"{each}=VALUE" for each in _KINDS])
-            field = {"slow-device": "slow_device", "lost-node": "lost_nodes"}.get(kind, kind)
-            if field in values:
-                raise InputError(f"--degrade states {kind} twice; state it once.")
-            values[field] = _number(f"--degrade {name}", number, whole=kind == "lost-node")
-            if level:
-                values["link_level"] = int(_number("the level of --degrade link", level, True))
-        return cls(**values)
 
     @property
     def is_of_a_device(self) -> bool:
@@ -412,12 +387,3 @@ def _with_fewer_replicas(
             failure = failure or error
     best = min(answers, key=lambda each: each.time_per_batch_s, default=None)
     return best or failure or InfeasibleError("No placement fits.")
-
-
-def _number(name: str, text: str, whole: bool = False) -> float:
-    """Read a number that is given as text."""
-    try:
-        return int(text) if whole else float(text)
-    except ValueError:
-        kind = "a whole number" if whole else "a number"
-        raise InputError(f"{name} is {shown(text)}, but it must be {kind}.") from None

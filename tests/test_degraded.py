@@ -173,26 +173,6 @@ def test_json_has_a_key_only_where_it_was_asked_for() -> None:
     assert asked["replaced"]["throughput"] >= asked["throughput"] > 0.0
 
 
-@pytest.mark.parametrize(
-    ("texts", "words"),
-    [
-        (["slow-device=0"], "slow_device is 0, but it must be in (0, 1]."),
-        (["link=nan"], "link is nan"),
-        (["lost-node=1.5"], "--degrade lost-node is '1.5', but it must be a whole number."),
-        (["lost-node=-1"], "lost_nodes is -1"),
-        (["slow=0.5"], "Unknown degradation 'slow'. Allowed: link.LEVEL=VALUE, link=VALUE"),
-        (["slow-device"], "Unknown degradation 'slow-device'."),
-        (["link=0.5", "link.0=0.5"], "--degrade states link twice"),
-        (["link.x=0.5"], "the level of --degrade link is 'x'"),
-    ],
-)
-def test_texts_that_are_none(texts: list[str], words: str) -> None:
-    """One clear sentence."""
-    with pytest.raises(InputError) as refused:
-        Degradation.of_texts(texts)
-    assert words in str(refused.value)
-
-
 def test_what_a_cluster_does_not_have() -> None:
     """No such level, nothing left, no nodes."""
     with pytest.raises(InputError, match="link_level is 2, but the network of 'dgx-h100' has 2"):
