@@ -125,10 +125,15 @@ def _check(point: Point, kinds: Sequence[DeviceKind]) -> None:
     """Refuse what is not placed over several kinds of device."""
     training, cluster = point.training, point.cluster
     counts = [kind.devices for kind in kinds]
-    if sum(counts) != cluster.devices or min(counts) < 1:
+    for kind in kinds:
+        if kind.devices < 1:
+            raise InputError(
+                f"There are {kind.devices} devices of {kind.name}, but there must be at least 1."
+            )
+    if sum(counts) != cluster.devices:
         raise InputError(
             f"devices is {cluster.devices}, but the kinds of device have "
-            f"{' + '.join(map(str, counts))}, each of which must be at least 1."
+            f"{' + '.join(map(str, counts))}, which is {sum(counts)}; it must be as many."
         )
     if cluster.levels[0].is_direct and len(cluster.levels) == 1:
         raise InputError(

@@ -387,12 +387,15 @@ def test_several_kinds_of_device(phaze: Phaze) -> None:
     assert len(record["accelerators"]) == record["placement"]["pipeline"]
     out = evaluate(phaze, **KINDS).out
     assert "accelerator" in out.partition("Stages")[2] and "area" not in out
+    assert "on 8 × a100-80 and 8 × h100, dgx-a100" in " ".join(out.split())
 
 
 @pytest.mark.parametrize(
     ("command", "options", "changes", "words"),
     [
-        ("evaluate", (), {"devices": "24"}, "devices is 24, but the kinds of device have 8 + 8"),
+        ("evaluate", (), {"devices": "24"}, "have 8 + 8, which is 16; it must be as many."),
+        ("evaluate", (), {"accelerator": "h100=0,a100-80=16"}, "There are 0 devices of h100, but"),
+        ("evaluate", (), {"accelerator": "h100=x,a100-80=8"}, "as a100-80=64,h100=32."),
         ("evaluate", ("--set", "glb_mib=64"), {}, "do not go with --set"),
         ("evaluate", ("--timeline", "out.html"), {}, "do not go with --timeline"),
         ("evaluate", ("--degrade", "lost-node=1"), {}, "do not go with --degrade"),
