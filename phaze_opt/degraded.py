@@ -90,8 +90,8 @@ class DegradedRun:
 
     Attributes
     ----------
-    throughput
-        Samples per second; 0 if nothing fits.
+    throughput_samples_per_s
+        0 if nothing fits.
     loss
         Which share of the throughput of the whole cluster is lost; below 0 where a placement was
         given and a faster one is found.
@@ -105,7 +105,7 @@ class DegradedRun:
         Why nothing fits, if so.
     """
 
-    throughput: float
+    throughput_samples_per_s: float
     loss: float
     time_per_batch_s: float | None
     degrees: str | None
@@ -135,7 +135,7 @@ class _Placed(NamedTuple):
 
 
 @dataclass(frozen=True)
-class _Cluster:
+class _DegradedCluster:
     """A degraded cluster: what it takes to time and to find placements on it.
 
     Attributes
@@ -276,7 +276,7 @@ def degraded(
     point, index = costed.point, costed.slice_index
     level = _link_level(point.cluster, degradation, placement)
     left = _without_lost_nodes(point.cluster, degradation)
-    cluster = _Cluster(point, degradation, level, left, cache)
+    cluster = _DegradedCluster(point, degradation, level, left, cache)
     kept: Placement | InfeasibleError = placement
     if placement.devices > left.devices:
         kept = _with_fewer_replicas(cluster.problem(cluster.with_link, index), placement)
@@ -297,14 +297,16 @@ def degraded(
     return Degraded(**own, replaced=replaced)
 
 
-def _run(placed: _Placed | None, batch: int, whole: float, reason: str | None) -> DegradedRun:
+def _run(
+    placed: _Placed | None, batch: int, whole_samples_per_s: float, reason: str | None
+) -> DegradedRun:
     """Say what a placement brings, of the throughput on the whole cluster, if there is one."""
     if placed is None:
         return DegradedRun(0.0, 1.0, None, None, 0, (), reason)
-    throughput, placement = batch / placed.time_s, placed.placement
+    samples_per_s, placement = batch / placed.time_s, placed.placement
     return DegradedRun(
-        throughput=throughput,
-        loss=1.0 - throughput / whole,
+        throughput_samples_per_s=samples_per_s,
+        loss=1.0 - samples_per_s / whole_samples_per_s,
         time_per_batch_s=placed.time_s,
         degrees=placement.degrees_text,
         devices=placement.devices,

@@ -371,10 +371,14 @@ def test_degraded_clusters(phaze: Phaze) -> None:
     record = evaluate(phaze, *options, "--json", **nodes).json
     degraded = record.pop("degraded")
     assert record == evaluate(phaze, "--json", **nodes).json
-    assert degraded["replaced"]["throughput"] >= degraded["throughput"] > 0.0
+    assert (
+        degraded["replaced"]["throughput_samples_per_s"]
+        >= degraded["throughput_samples_per_s"]
+        > 0.0
+    )
     words = evaluate(phaze, *options, **nodes).out.partition("Degraded")[2]
-    assert f"{format_number(degraded['throughput'])} samples/s" in words
-    assert f"{format_number(degraded['replaced']['throughput'])} samples/s" in words
+    assert f"{format_number(degraded['throughput_samples_per_s'])} samples/s" in words
+    assert f"{format_number(degraded['replaced']['throughput_samples_per_s'])} samples/s" in words
 
 
 @pytest.mark.parametrize(
