@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,6 +11,7 @@ import typer
 from phaze_opt.choices import ChakraRanks
 from phaze_opt.errors import InfeasibleError, InputError
 
+from .degrade_option import DegradeOption, SpareNodesOption, read_degradation
 from .output import (
     ForceOption,
     JsonOption,
@@ -27,17 +28,6 @@ if TYPE_CHECKING:
     from phaze_opt.placement.placement_problem import Placement
     from phaze_opt.point import CostedPoint, Point
 
-DegradeOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        metavar="KEY=VALUE",
-        help="Also say what is left with slow-device=0.8 (speed of one device), link=0.5 or link.0="
-        "0.5 (bandwidth of one device's links, at the outermost level in use or at that one), "
-        "lost-node=1 (nodes that are gone). Repeat for more.",
-        show_default=False,
-    ),
-]
-
 
 @takes(PointOptions)
 def evaluate(
@@ -51,9 +41,7 @@ def evaluate(
         ),
     ] = None,
     degrade: DegradeOption = None,
-    spare_nodes: Annotated[
-        int, typer.Option(help="Nodes that stand by, to take the place of lost or degraded ones.")
-    ] = 0,
+    spare_nodes: SpareNodesOption = 0,
     chakra: Annotated[
         Path | None,
         typer.Option(
@@ -87,7 +75,6 @@ def evaluate(
     Example: phaze-opt evaluate --model bert-large --accelerator a100-80=16,h100=8
     --cluster dgx-a100 --devices 24 --global-batch 512 --microbatch 4
     """
-    from phaze_opt.degraded import Degradation
     from phaze_opt.evaluation import (
         place_on_slice,
         with_degraded,
@@ -96,14 +83,9 @@ def evaluate(
     )
     from phaze_opt.point import cost_point
 
-    check_outputs(timeline, force=force)
-    if spare_nodes and not degrade:
-        raise InputError(
-            f"--spare-nodes is {spare_nodes}, but nothing is degraded; give --degrade, for example "
-            "--degrade lost-node=1."
-        )
-    degradation = Degradation.of_texts(degrade, spare_nodes) if degrade else None
-    _check_chakra(chakra, chakra_ranks)
+    files = _Files(timeline, chakra, chakra_ranks)
+    files.check(force=force)
+    degradation = read_degradation(degrade, spare_nodes)
     if kinds := options.kinds():
         beside = {"--degrade": degrade, "--timeline": timeline, "--chakra": chakra}
         if what := next((name for name, given in beside.items() if given), None):
@@ -111,20 +93,51 @@ def evaluate(
         _evaluate_kinds(options, kinds, as_json)
         return
     point = with_recompute_solved(options.point())
-    costed = cost_point(point)
-    placed, answer = place_on_slice(costed)
-    evaluation = with_range(point, with_degraded(placed, answer, degradation))
+    costed, answer = place_on_slice(cost_point(point))
+    evaluation = with_range(point, with_degraded(costed, answer, degradation))
     # Before the answer is printed: whoever reads that may end before this does.
-    if timeline is not None and evaluation.placement is not None:
-        from phaze_opt.report.timeline import write_timeline
-
-        layers = costed.costs[evaluation.placement.tensor].passes
-        passes = [scheduled for layer in layers for scheduled in layer.all()]
-        write_timeline(timeline, evaluation.placement, passes)
-    _write_traces(chakra, chakra_ranks, placed, evaluation.placement)
+    files.write(costed, evaluation.placement)
     _show(options, evaluation, point, as_json)
     options.warn_of_assumptions(evaluation)
     _exit_where_infeasible(evaluation)
+
+
+@dataclass(frozen=True)
+class _Files:
+    """Files that are asked for beside the answer; `evaluate` has the options."""
+
+    timeline: Path | None
+    chakra: Path | None
+    chakra_ranks: ChakraRanks
+
+    def check(self, *, force: bool) -> None:
+        """Make sure that they can be written, before the work whose result they are."""
+        check_outputs(self.timeline, force=force)
+        if self.chakra is not None:
+            from phaze_opt.interchange.chakra import check_new_folder
+
+            check_new_folder(self.chakra)
+        elif self.chakra_ranks != "all":
+            raise InputError(
+                f"--chakra-ranks is {self.chakra_ranks}, but traces need --chakra DIR."
+            )
+
+    def write(self, costed: CostedPoint, placement: Placement | None) -> None:
+        """Write what is asked for, if the run fits, as it is costed on the slice that it takes."""
+        if placement is None:
+            return
+        cost = costed.costs[placement.tensor]
+        if self.timeline is not None:
+            from phaze_opt.report.timeline import write_timeline
+
+            passes = [scheduled for layer in cost.passes for scheduled in layer.all()]
+            write_timeline(self.timeline, placement, passes)
+        if self.chakra is not None:
+            from phaze_opt.interchange.chakra import write_traces
+            from phaze_opt.interchange.layer_pieces import pieces_of_layers
+
+            pieces = pieces_of_layers(cost)
+            write_traces(self.chakra, costed.problem, placement, pieces, self.chakra_ranks)
 
 
 def _evaluate_kinds(options: PointOptions, kinds: dict[str, int], as_json: bool) -> None:
@@ -146,7 +159,7 @@ def _evaluate_kinds(options: PointOptions, kinds: dict[str, int], as_json: bool)
 
 def _show(options: PointOptions, evaluation: Evaluation, point: Point, as_json: bool) -> None:
     """Print an evaluation, and warn of its power."""
-    from phaze_opt.evaluation import evaluation_to_json_dict
+    from phaze_opt.evaluation_json import evaluation_to_json_dict
 
     if as_json:
         print_json(evaluation_to_json_dict(evaluation))
@@ -183,29 +196,6 @@ def explain(options: PointOptions, as_json: JsonOption = False) -> None:
     options.warn_of_assumptions(explanation.evaluation)
     warn_of_power([explanation.evaluation])
     _exit_where_infeasible(explanation.evaluation)
-
-
-def _write_traces(
-    folder: Path | None, ranks: ChakraRanks, costed: CostedPoint, placement: Placement | None
-) -> None:
-    """Write the traces of a run, where that was asked for and it fits."""
-    if folder is None or placement is None:
-        return
-    from phaze_opt.interchange.chakra import write_traces
-    from phaze_opt.interchange.layer_pieces import pieces_of_layers
-
-    pieces = pieces_of_layers(costed.costs[placement.tensor])
-    write_traces(folder, costed.problem, placement, pieces, ranks)
-
-
-def _check_chakra(folder: Path | None, ranks: ChakraRanks) -> None:
-    """Make sure that traces can be written, before the work whose result they are."""
-    if folder is not None:
-        from phaze_opt.interchange.chakra import check_new_folder
-
-        check_new_folder(folder)
-    elif ranks != "all":
-        raise InputError(f"--chakra-ranks is {ranks}, but traces need --chakra DIR.")
 
 
 def _exit_where_infeasible(evaluation: Evaluation) -> None:

@@ -351,12 +351,14 @@ class PointOptions:
 
     def title(self, workload: Workload) -> str:
         """Name the point on one line."""
+        kinds = self.kinds() or {self.accelerator: self.devices}
+        chips = " and ".join(f"{devices} × {name}" for name, devices in kinds.items())
         known = workload.sequence > 1 and "sequence=" not in self.model
         sequence = f", sequence {workload.sequence:,}," if known else ""
         training, trained = self._training(), self.trained_parts
         parts = "" if trained is None else f", {trained.words}"
         return (
-            f"{self.model}{sequence} on {self.devices} × {self.accelerator}, {self.cluster}, "
+            f"{self.model}{sequence} on {chips}, {self.cluster}, "
             f"global batch {self.global_batch}, microbatch {self.microbatch}, "
             f"recompute {training.recompute_parts or training.recompute}, "
             f"{training.optimizer}{self._narrow}{parts}"

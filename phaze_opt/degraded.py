@@ -16,15 +16,16 @@ the place of lost ones, and of that of a degraded device when the run is placed 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from phaze_opt.checked import check_fields, shown
-from phaze_opt.errors import InfeasibleError, InputError, unknown_name
+from phaze_opt.checked import check_fields
+from phaze_opt.errors import InfeasibleError, InputError
+from phaze_opt.fastest_slice import place_on_fastest_slice
 from phaze_opt.hardware.ranges import at_speed
 from phaze_opt.limits import MOST_DEVICES
 from phaze_opt.network.cluster import Cluster, outermost_level
@@ -34,8 +35,6 @@ from phaze_opt.placement.placement_problem import Placement, PlacementProblem
 from phaze_opt.placement.solve_placement import place_again, solve_placement
 from phaze_opt.placement.stage_kinds import times_with_one_slower_s
 from phaze_opt.point import CostedPoint, Point, cost_point
-
-_KINDS = ("slow-device", "link", "link.LEVEL", "lost-node")
 
 
 @dataclass(frozen=True)
@@ -79,29 +78,6 @@ class Degradation:
             if not 0 <= count <= MOST_DEVICES:
                 raise InputError(f"{name} is {count}, but it must be in 0 to {MOST_DEVICES}.")
 
-    @classmethod
-    def of_texts(cls, texts: Sequence[str], spare_nodes: int = 0) -> Degradation:
-        """Read ``slow-device=0.8``, ``link=0.5`` or ``link.0=0.5``, and ``lost-node=1``.
-
-        Raises
-        ------
-        InputError
-            If a text is none of these, or says again what another one says.
-        """
-        values: dict[str, Any] = {"spare_nodes": spare_nodes}
-        for text in texts:
-            name, separator, number = text.partition("=")
-            kind, _, level = name.partition(".")
-            if not separator or kind not in _KINDS or (level and kind != "link"):
-                raise unknown_name("degradation", name, [f"{each}=VALUE" for each in _KINDS])
-            field = {"slow-device": "slow_device", "lost-node": "lost_nodes"}.get(kind, kind)
-            if field in values:
-                raise InputError(f"--degrade states {kind} twice; state it once.")
-            values[field] = _number(f"--degrade {name}", number, whole=kind == "lost-node")
-            if level:
-                values["link_level"] = int(_number("the level of --degrade link", level, True))
-        return cls(**values)
-
     @property
     def is_of_a_device(self) -> bool:
         """Whether a device that is still there is degraded."""
@@ -114,8 +90,8 @@ class DegradedRun:
 
     Attributes
     ----------
-    throughput
-        Samples per second; 0 if nothing fits.
+    throughput_samples_per_s
+        0 if nothing fits.
     loss
         Which share of the throughput of the whole cluster is lost; below 0 where a placement was
         given and a faster one is found.
@@ -129,7 +105,7 @@ class DegradedRun:
         Why nothing fits, if so.
     """
 
-    throughput: float
+    throughput_samples_per_s: float
     loss: float
     time_per_batch_s: float | None
     degrees: str | None
@@ -158,12 +134,8 @@ class _Placed(NamedTuple):
     placement: Placement
 
 
-Solve = Callable[[Point], tuple[CostedPoint, Placement | None]]
-"""Finds the best placement of a point, if any fits, and the point as it is costed for that."""
-
-
 @dataclass(frozen=True)
-class _Cluster:
+class _DegradedCluster:
     """A degraded cluster: what it takes to time and to find placements on it.
 
     Attributes
@@ -174,15 +146,14 @@ class _Cluster:
         What is wrong, and the level of the degraded link.
     left
         The devices that are left, with whole links.
-    solve, cache
-        As `degraded` takes them.
+    cache
+        As `degraded` takes it.
     """
 
     point: Point
     degradation: Degradation
     level: int
     left: Cluster
-    solve: Solve
     cache: ScheduleCache | None
 
     @property
@@ -223,13 +194,12 @@ class _Cluster:
         if self.point.training.zero_group:
             return  # whose best placement is not known
         if not own.is_of_a_device or self.has_spare:
-            yield from self._solved(left)
+            yield from self._whole(left)
         elif left.devices > 1 and not left.levels[0].is_direct:
             # What is left of a ring or torus without one of its devices is none.
-            yield from self._solved(replace(left, devices=left.devices - 1))
+            yield from self._whole(replace(left, devices=left.devices - 1))
         if own.is_of_a_device:
-            costed, placement = self.solve(self.searched(self.with_link, slow=True))
-            if placement is not None:
+            for costed, placement in self._solved(self.with_link, slow=True):
                 yield _Placed(min(self.times_s(placement, costed.slice_index)), placement)
 
     def rebalanced(self, known_s: float) -> Iterator[_Placed]:
@@ -264,18 +234,27 @@ class _Cluster:
         again = place_again(self.problem(self.left, slice_index), placement)
         return _Placed(again.time_per_batch_s, placement)
 
-    def _solved(self, cluster: Cluster) -> Iterator[_Placed]:
+    def _whole(self, cluster: Cluster) -> Iterator[_Placed]:
         """Yield the best placement on whole devices, if any fits."""
-        _, placement = self.solve(self.searched(cluster))
-        if placement is not None:
+        for _, placement in self._solved(cluster):
             yield _Placed(placement.time_per_batch_s, placement)
+
+    def _solved(
+        self, cluster: Cluster, *, slow: bool = False
+    ) -> Iterator[tuple[CostedPoint, Placement]]:
+        """Yield the best placement, if any fits, and the run as it is costed for that."""
+        costed = cost_point(self.searched(cluster, slow=slow), self.cache)
+        try:
+            found = place_on_fastest_slice(costed, self.cache)
+        except InfeasibleError:
+            return
+        yield found
 
 
 def degraded(
     costed: CostedPoint,
     placement: Placement,
     degradation: Degradation,
-    solve: Solve,
     cache: ScheduleCache | None = None,
 ) -> Degraded:
     """Time a run on a degraded cluster, as it stands and placed again.
@@ -286,8 +265,6 @@ def degraded(
         The run on the whole cluster: as it is costed on the slice that it takes, and placed.
     degradation
         What is wrong.
-    solve
-        See `Solve`; it searches at the tensor degrees at which the model is captured.
     cache
         As for `phaze_opt.point.cost_point`.
 
@@ -299,7 +276,7 @@ def degraded(
     point, index = costed.point, costed.slice_index
     level = _link_level(point.cluster, degradation, placement)
     left = _without_lost_nodes(point.cluster, degradation)
-    cluster = _Cluster(point, degradation, level, left, solve, cache)
+    cluster = _DegradedCluster(point, degradation, level, left, cache)
     kept: Placement | InfeasibleError = placement
     if placement.devices > left.devices:
         kept = _with_fewer_replicas(cluster.problem(cluster.with_link, index), placement)
@@ -320,14 +297,16 @@ def degraded(
     return Degraded(**own, replaced=replaced)
 
 
-def _run(placed: _Placed | None, batch: int, whole: float, reason: str | None) -> DegradedRun:
+def _run(
+    placed: _Placed | None, batch: int, whole_samples_per_s: float, reason: str | None
+) -> DegradedRun:
     """Say what a placement brings, of the throughput on the whole cluster, if there is one."""
     if placed is None:
         return DegradedRun(0.0, 1.0, None, None, 0, (), reason)
-    throughput, placement = batch / placed.time_s, placed.placement
+    samples_per_s, placement = batch / placed.time_s, placed.placement
     return DegradedRun(
-        throughput=throughput,
-        loss=1.0 - throughput / whole,
+        throughput_samples_per_s=samples_per_s,
+        loss=1.0 - samples_per_s / whole_samples_per_s,
         time_per_batch_s=placed.time_s,
         degrees=placement.degrees_text,
         devices=placement.devices,
@@ -410,12 +389,3 @@ def _with_fewer_replicas(
             failure = failure or error
     best = min(answers, key=lambda each: each.time_per_batch_s, default=None)
     return best or failure or InfeasibleError("No placement fits.")
-
-
-def _number(name: str, text: str, whole: bool = False) -> float:
-    """Read a number that is given as text."""
-    try:
-        return int(text) if whole else float(text)
-    except ValueError:
-        kind = "a whole number" if whole else "a number"
-        raise InputError(f"{name} is {shown(text)}, but it must be {kind}.") from None

@@ -20,10 +20,7 @@ from phaze_opt.economics.choices import STANDARD
 from phaze_opt.errors import InputError
 from phaze_opt.evaluation import (
     Evaluation,
-    OfDevices,
     evaluate_one,
-    evaluation_of,
-    peak_flops_per_s,
     place_on_slice,
     with_range,
 )
@@ -32,6 +29,7 @@ from phaze_opt.hardware.energy import static_power_w
 from phaze_opt.network.cluster import outermost_level
 from phaze_opt.passes.layers import DegreeCost, LayerEvaluation
 from phaze_opt.passes.scheduled import ScheduleCache
+from phaze_opt.placed_figures import OfDevices, evaluation_of, peak_flops_per_s
 from phaze_opt.placement.kinds import solve_kinds
 from phaze_opt.placement.placement_problem import Placement
 from phaze_opt.point import CostedPoint, Point, cost_point
@@ -127,10 +125,15 @@ def _check(point: Point, kinds: Sequence[DeviceKind]) -> None:
     """Refuse what is not placed over several kinds of device."""
     training, cluster = point.training, point.cluster
     counts = [kind.devices for kind in kinds]
-    if sum(counts) != cluster.devices or min(counts) < 1:
+    for kind in kinds:
+        if kind.devices < 1:
+            raise InputError(
+                f"There are {kind.devices} devices of {kind.name}, but there must be at least 1."
+            )
+    if sum(counts) != cluster.devices:
         raise InputError(
             f"devices is {cluster.devices}, but the kinds of device have "
-            f"{' + '.join(map(str, counts))}, each of which must be at least 1."
+            f"{' + '.join(map(str, counts))}, which is {sum(counts)}; it must be as many."
         )
     if cluster.levels[0].is_direct and len(cluster.levels) == 1:
         raise InputError(

@@ -112,6 +112,16 @@ def deferrable(*names: str) -> Callable[[Class], Class]:
     return decorate
 
 
+def with_fields(instance: V, **values: object) -> V:
+    """Return a copy of a frozen dataclass with other values of some fields.
+
+    In contrast to `dataclasses.replace` it finds nothing that is deferred, and checks nothing.
+    """
+    changed = object.__new__(type(instance))
+    changed.__dict__.update(instance.__dict__, **values)
+    return changed
+
+
 class OnDemand(Mapping[K, V]):
     """Values by key, each found once.
 

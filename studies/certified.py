@@ -1,15 +1,13 @@
 """Enumerate the spaces of a folder, write what they prove: ``python -m studies.certified FOLDER``.
 
 Every study is enumerated once per database, and its certificate is checked, so that a run that is
-broken off goes on where it was. Into the folder go a table of the best designs of each study, with
-their placements, and the page ``RESULTS.md``, which begins with the folder's ``ABOUT.md``.
+broken off goes on where it was. Into the folder (or that of ``--output``) go a table of the best
+designs of each study, with their placements, and the page ``RESULTS.md``, which begins with the
+folder's ``ABOUT.md``. The database is in ``build`` (or in ``--work``).
 """
 
 from __future__ import annotations
 
-import argparse
-import csv
-import io
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +25,8 @@ from phaze_opt.units import format_number, format_seconds
 from phaze_opt.whole_space.engine import Engine
 from phaze_opt.whole_space.enumerating import certificate_of, enumerate_study, verify_certificate
 from phaze_opt.whole_space.exhaustive import Enumeration
+from studies.paper.tables import Cell, csv_text
+from studies.run_options import run_parser
 
 TOP = 10
 _LEAST_PART = 0.01
@@ -70,21 +70,33 @@ class Found:
 
 def main() -> None:
     """Enumerate, check and write."""
-    parser = argparse.ArgumentParser(prog="python -m studies.certified", description=__doc__)
+    parser = run_parser("certified", __doc__, None, None)
     parser.add_argument("folder", type=Path, help="of the studies: studies/experts")
-    parser.add_argument("--workers", type=int, default=2, help="processes that search a space")
-    parser.add_argument("--work", type=Path, help="of the database; build/NAME of the folder")
-    parser.add_argument("--output", type=Path, help="of the results; the folder itself")
     options = parser.parse_args()
     folder: Path = options.folder
     work: Path = options.work or Path("build") / folder.name
     output: Path = options.output or folder
-    work.mkdir(parents=True, exist_ok=True)
-    storage = f"sqlite:///{(work / 'studies.db').resolve()}"
-    found = [find(path, storage, options.workers) for path in sorted(folder.glob("*.toml"))]
+    found = find_all(folder, work / "studies.db", options.workers)
     for each in found:
         write_whole(output / f"{each.name}.csv", _table(each).encode())
     write_whole(output / "RESULTS.md", "\n".join(_page(folder, found)).encode())
+
+
+def find_all(folder: Path, database: Path, workers: int, *, check: bool = True) -> list[Found]:
+    """Do as `find` for every spec of a folder.
+
+    Parameters
+    ----------
+    folder
+        Of the specs.
+    database
+        A file of SQLite; its folder is made if it is not there.
+    workers, check
+        As for `find`.
+    """
+    database.parent.mkdir(parents=True, exist_ok=True)
+    storage = f"sqlite:///{database.resolve()}"
+    return [find(path, storage, workers, check=check) for path in sorted(folder.glob("*.toml"))]
 
 
 def find(path: Path, storage: str, workers: int, *, check: bool = True) -> Found:
@@ -115,16 +127,14 @@ def find(path: Path, storage: str, workers: int, *, check: bool = True) -> Found
 
 def _table(found: Found) -> str:
     """Return the best designs, their values on the axes, and how they are placed."""
-    lines = io.StringIO()
-    table = csv.writer(lines, lineterminator="\n")
     axes = list(dict.fromkeys(name for each in found.enumeration.top for name, _ in each.point))
-    table.writerow(["place", "samples_per_s", "area_mm2", *axes, "placement", "mfu"])
+    rows: list[list[Cell]] = []
     for place, (design, evaluation) in enumerate(
         zip(found.enumeration.top, found.placed, strict=True), 1
     ):
         assert evaluation.placement is not None
         values = dict(design.point)
-        table.writerow(
+        rows.append(
             [
                 place,
                 f"{evaluation.throughput_samples_per_s:.6g}",
@@ -134,7 +144,8 @@ def _table(found: Found) -> str:
                 f"{evaluation.mfu:.4f}",
             ]
         )
-    return lines.getvalue()
+    headers = ["place", "samples_per_s", "area_mm2", *axes, "placement", "mfu"]
+    return csv_text(headers, rows)
 
 
 def _page(folder: Path, found: Sequence[Found]) -> Iterator[str]:
@@ -198,13 +209,27 @@ def _section(found: Found) -> Iterator[str]:
             yield f"- Against {baseline.name}, at its best: {times:.3f} ×"
     if any(name == "cluster" or kind_of(name) == "network" for name, _ in best.point):
         yield f"- Network: {_network_words(found)}"
+    yield from proof_lines(found, f"{found.name}.csv")
+
+
+def proof_lines(found: Found, table: str) -> Iterator[str]:
+    """Yield the lines of a page that say what is proven of a study.
+
+    Parameters
+    ----------
+    found
+        The study.
+    table
+        File that holds its best designs.
+    """
     enumeration = found.enumeration
     yield (
         f"- {enumeration.status}: {enumeration.points:,} designs, "
         f"{enumeration.evaluated:,} evaluated; the others are bounded below the {TOP} best "
-        f"(`{found.name}.csv`)"
+        f"(`{table}`)"
     )
-    yield f"- Certificate checked: {'; '.join(found.checked)}"
+    if found.checked:
+        yield f"- Certificate checked: {'; '.join(found.checked)}"
 
 
 def _network_words(found: Found) -> str:

@@ -16,12 +16,8 @@ from phaze_opt.degrees import Degrees
 from phaze_opt.errors import InputError
 from phaze_opt.estimator.chips import Chips
 from phaze_opt.estimator.least_energy import least_energies_j
-from phaze_opt.evaluation import (
-    Evaluation,
-    evaluate,
-    evaluation_from_json_dict,
-    evaluation_to_json_dict,
-)
+from phaze_opt.evaluation import Evaluation, evaluate
+from phaze_opt.evaluation_json import evaluation_from_json_dict, evaluation_to_json_dict
 from phaze_opt.named_point import named_point
 from phaze_opt.passes.estimates import Chip
 from phaze_opt.passes.least_energy import fused_passes, least_batch_energy_j

@@ -12,13 +12,8 @@ from phaze_opt.codec import to_json
 from phaze_opt.device_kinds import DeviceKind, evaluate_kinds
 from phaze_opt.economics.choices import Economics
 from phaze_opt.errors import InputError
-from phaze_opt.evaluation import (
-    Evaluation,
-    evaluate,
-    evaluate_one,
-    evaluation_from_json_dict,
-    evaluation_to_json_dict,
-)
+from phaze_opt.evaluation import Evaluation, evaluate, evaluate_one
+from phaze_opt.evaluation_json import evaluation_from_json_dict, evaluation_to_json_dict
 from phaze_opt.hardware.presets import load_accelerator, read_kinds
 from phaze_opt.network.presets import load_cluster
 from phaze_opt.point import Point

@@ -7,12 +7,8 @@ from torch import Tensor, nn
 
 from phaze_opt.choices import OptimizerName, Recompute
 from phaze_opt.errors import InputError
-from phaze_opt.evaluation import (
-    Evaluation,
-    evaluate,
-    evaluation_from_json_dict,
-    evaluation_to_json_dict,
-)
+from phaze_opt.evaluation import Evaluation, evaluate
+from phaze_opt.evaluation_json import evaluation_from_json_dict, evaluation_to_json_dict
 from phaze_opt.hardware.accelerator import Accelerator
 from phaze_opt.hardware.energy import energy_per_event
 from phaze_opt.hardware.presets import accelerator_presets, load_accelerator

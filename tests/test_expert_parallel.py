@@ -13,12 +13,8 @@ from hypothesis import strategies as st
 from phaze_opt.choices import Dispatcher
 from phaze_opt.degrees import Degrees
 from phaze_opt.errors import InputError
-from phaze_opt.evaluation import (
-    Evaluation,
-    evaluate,
-    evaluation_from_json_dict,
-    evaluation_to_json_dict,
-)
+from phaze_opt.evaluation import Evaluation, evaluate
+from phaze_opt.evaluation_json import evaluation_from_json_dict, evaluation_to_json_dict
 from phaze_opt.explanation.explain import explain, explanation_to_json_dict
 from phaze_opt.report.explanation_words import explanation_sentences
 from phaze_opt.report.words import placement_words

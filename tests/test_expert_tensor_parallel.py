@@ -12,12 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from phaze_opt.errors import InputError
-from phaze_opt.evaluation import (
-    Evaluation,
-    evaluate,
-    evaluation_from_json_dict,
-    evaluation_to_json_dict,
-)
+from phaze_opt.evaluation import Evaluation, evaluate
+from phaze_opt.evaluation_json import evaluation_from_json_dict, evaluation_to_json_dict
 from phaze_opt.explanation.explain import explain
 from phaze_opt.network.collective import collective_cost
 from phaze_opt.network.presets import load_cluster

@@ -11,7 +11,7 @@ import pytest
 from phaze_opt.cli.main import run_with
 
 import phaze_opt as po
-from phaze_opt.evaluation import evaluation_to_json_dict
+from phaze_opt.evaluation_json import evaluation_to_json_dict
 from phaze_opt.explanation import explain
 from phaze_opt.workload.workload_file import write_workload
 from phaze_opt.workload.zoo import LoadWorkload

@@ -7,7 +7,14 @@ from typing import Any
 import pytest
 
 from phaze_opt.codec import from_json, to_json
-from phaze_opt.on_demand import OnDemand, cached_property, deferrable, deferred, hashed_once
+from phaze_opt.on_demand import (
+    OnDemand,
+    cached_property,
+    deferrable,
+    deferred,
+    hashed_once,
+    with_fields,
+)
 
 
 def test_every_value_is_found_once_and_when_it_is_asked_for() -> None:
@@ -144,6 +151,15 @@ def test_a_deferred_field_is_found_once_by_whoever_reads_it(read: Callable[[Repo
     assert (one.parts, one.parts, asked) == (("a", "b"), ("a", "b"), ["found"])
     assert repr(one) == "Report(name='r', parts=('a', 'b'), count=0)"
     assert [each.name for each in fields(Report)] == ["name", "parts", "count"]
+
+
+def test_other_values_of_fields_find_nothing_that_is_deferred() -> None:
+    """Neither of the object, which stays as it was, nor of the copy."""
+    asked: list[str] = []
+    one = report(asked)
+    other = with_fields(one, count=2)
+    assert (one.count, other.count, other.name, asked) == (0, 2, "r", [])
+    assert one.parts == other.parts == ("a", "b") and asked == ["found"]
 
 
 def test_a_deferrable_field_is_a_field_like_others() -> None:

@@ -6,13 +6,8 @@ import json
 
 import pytest
 
-from phaze_opt.evaluation import (
-    Evaluation,
-    evaluate_one,
-    evaluation_from_json_dict,
-    evaluation_to_json_dict,
-    with_range,
-)
+from phaze_opt.evaluation import Evaluation, evaluate_one, with_range
+from phaze_opt.evaluation_json import evaluation_from_json_dict, evaluation_to_json_dict
 from phaze_opt.explanation.explain import explain
 from phaze_opt.named_point import named_point
 from phaze_opt.report.explanation_words import explanation_sentences

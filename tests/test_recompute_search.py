@@ -11,13 +11,8 @@ import pytest
 from phaze_opt.cli.main import run_with
 
 from phaze_opt.errors import InputError
-from phaze_opt.evaluation import (
-    Evaluation,
-    evaluate,
-    evaluate_one,
-    evaluation_from_json_dict,
-    evaluation_to_json_dict,
-)
+from phaze_opt.evaluation import Evaluation, evaluate, evaluate_one
+from phaze_opt.evaluation_json import evaluation_from_json_dict, evaluation_to_json_dict
 from phaze_opt.hardware.presets import load_accelerator
 from phaze_opt.named_point import named_point
 from phaze_opt.network.presets import load_cluster

@@ -12,13 +12,7 @@ from phaze_opt.economics.operation import Rates
 from phaze_opt.economics.package import Parts
 from phaze_opt.economics.rates import least_rates
 from phaze_opt.hardware.energy import static_power_w
-from phaze_opt.hardware.process_node import (
-    DEFAULT_MEMORY,
-    DEFAULT_NODE,
-    known_silicon_mm2,
-    memory_stacks,
-    silicon_mm2,
-)
+from phaze_opt.hardware.process_node import known_silicon_mm2, silicon_mm2
 from phaze_opt.on_demand import cached_property
 from phaze_opt.spec.frozen import ResolvedStudy
 from phaze_opt.spec.objectives import ObjectiveKind
@@ -60,15 +54,8 @@ class PaidChips:
         if not chips.rooflines:
             rate = chips.architectures.column("hbm_bytes_per_s")[:, 0]
             static_w = np.array([static_power_w(chip) for chip in chips.architectures])
-        known = None if first.die_mm2 is None else 1
-        parts = Parts(
-            np.broadcast_to(area_mm2, hbm_bytes.shape),
-            hbm_bytes / 2.0**30,
-            memory_stacks(hbm_bytes, rate, first.memory_kind),
-            first.process_node or DEFAULT_NODE,
-            first.memory_kind or DEFAULT_MEMORY,
-            first.dies_per_package or known,
-        )
+        area_mm2 = np.broadcast_to(area_mm2, hbm_bytes.shape)
+        parts = Parts.made_as(first, area_mm2, hbm_bytes, rate)
         return least_rates(parts, static_w, self.study.spec.economics)
 
     def worth(

@@ -21,7 +21,21 @@ Record = TypeVar("Record")
 
 @dataclass(frozen=True)
 class Wafer:
-    """A wafer of 300 mm in one process; ``fab_kwh``, ``gas_g``, ``material_g`` are per cm²."""
+    """A wafer of 300 mm in one process (``data/wafers.toml``).
+
+    Attributes
+    ----------
+    usd
+        Price of a processed wafer.
+    defects_per_cm2
+        Density of defects.
+    mask_set_usd, design_usd
+        Of one mask set, and of one design, which all chips of a volume share.
+    fab_kwh, gas_g, material_g
+        Electricity of the fab, and CO2 equivalent of its gases and materials, per cm².
+    confidence
+        How far to trust them.
+    """
 
     usd: float
     defects_per_cm2: float
@@ -35,7 +49,23 @@ class Wafer:
 
 @dataclass(frozen=True)
 class Package:
-    """What stands around the dies; see ``data/parts.toml``."""
+    """What stands around the dies (``data/parts.toml``).
+
+    Attributes
+    ----------
+    defect_clustering, harvested_share
+        See `phaze_opt.economics.die.sold_share`.
+    die_to_die_share
+        Area of the links between several dies, as a share of each die.
+    interposer_usd_per_mm2, organic_usd_per_mm2
+        Of what carries several dies or stacks, and of what carries one die.
+    attached_share
+        Of good packages, for each die or stack that is attached.
+    assembly_usd
+        Test, assembly and the rest, per chip.
+    memory_usd_per_gb
+        By kind.
+    """
 
     defect_clustering: float
     harvested_share: float
@@ -49,7 +79,17 @@ class Package:
 
 @dataclass(frozen=True)
 class Carbon:
-    """Carbon of parts, in kilograms of CO2 equivalent."""
+    """Carbon of parts, in kilograms of CO2 equivalent (``data/parts.toml``).
+
+    Attributes
+    ----------
+    fab_grid
+        Name of the grid whose electricity fabs have.
+    package_kg_per_die, memory_kg_per_gb
+        Of packaging a die, and of memory.
+    cooler_kg, board_kg, host_kg
+        Of a device's cooler and board, and of its share of a host.
+    """
 
     fab_grid: str
     package_kg_per_die: float
@@ -61,7 +101,19 @@ class Carbon:
 
 @dataclass(frozen=True)
 class System:
-    """What a device takes beside itself, and what is lost on the way to it."""
+    """What a device takes beside itself, and what is lost on the way to it (``data/parts.toml``).
+
+    Attributes
+    ----------
+    host_usd, network_usd, host_w, network_w
+        Price and power of its shares of a host and of the network, whatever network that is.
+    fan_share
+        Power of fans over that of all else in a node.
+    supply_efficiency, board_efficiency
+        Of the power supply of a node, and of the voltage regulators of a device.
+    true_over_modelled_energy
+        Of the dynamic energy of operators.
+    """
 
     host_usd: float
     network_usd: float
@@ -70,12 +122,12 @@ class System:
     fan_share: float
     supply_efficiency: float
     board_efficiency: float
-    joules: float
+    true_over_modelled_energy: float
 
 
 @dataclass(frozen=True)
 class Operation:
-    """What a user may state instead, see `phaze_opt.economics.choices.Economics`."""
+    """What a user may state instead; `phaze_opt.economics.choices.Economics` says what it means."""
 
     energy_usd_per_kwh: float
     pue: float

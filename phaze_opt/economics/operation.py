@@ -171,7 +171,9 @@ def wall_power_w(
     beside = "hbm", "network"
     chip = sum(watts for level, watts in by_level_w.items() if level not in beside)
     parts = {"dynamic": chip, **{level: by_level_w.get(level, 0.0) for level in beside}}
-    parts = {level: own.joules * watts for level, watts in parts.items()} | {"static": static_w}
+    parts = {level: own.true_over_modelled_energy * watts for level, watts in parts.items()} | {
+        "static": static_w
+    }
     board_w = sum(parts.values())
     parts["conversion"] = board_w * (1.0 / own.board_efficiency - 1.0)
     parts["host"] = own.host_w
@@ -189,7 +191,7 @@ def idle_wall_w(static_w: Number, case: Case) -> Number:
 def _wall_j_per_j(case: Case) -> float:
     """Return joules at the wall per joule of operators, as modelled."""
     own = system(case)
-    return own.joules / own.board_efficiency * _supply(case)
+    return own.true_over_modelled_energy / own.board_efficiency * _supply(case)
 
 
 def _supply(case: Case) -> float:

@@ -18,6 +18,7 @@ from phaze_opt.hardware.process_node import (
     memories,
     memory_stacks,
 )
+from phaze_opt.units import GIB
 
 MADE = ("silicon", "memory", "packaging", "loss", "assembly")
 """Parts of what a chip costs to make."""
@@ -55,12 +56,34 @@ class Parts(Generic[Number]):
         area_mm2 = known_silicon_mm2(chip)
         if area_mm2 is None:
             return None
+        return Parts.made_as(chip, area_mm2, float(chip.hbm_bytes), chip.hbm_bytes_per_s)
+
+    @staticmethod
+    def made_as(
+        chip: Accelerator, silicon_mm2: Number, hbm_bytes: Number, hbm_bytes_per_s: Number
+    ) -> Parts[Number]:
+        """Return the parts of chips with the process, kind of memory and known dies of one.
+
+        Parameters
+        ----------
+        chip
+            That one; its size, memory and bandwidth do not count.
+        silicon_mm2
+            Area of all dies of each chip.
+        hbm_bytes, hbm_bytes_per_s
+            Size and bandwidth of the memory of each.
+        """
         dies = chip.dies_per_package
         if dies is None and chip.die_mm2 is not None:
             dies = 1
-        stacks = memory_stacks(float(chip.hbm_bytes), chip.hbm_bytes_per_s, chip.memory_kind)
-        node, memory = chip.process_node or DEFAULT_NODE, chip.memory_kind or DEFAULT_MEMORY
-        return Parts(area_mm2, chip.hbm_bytes / 2.0**30, stacks, node, memory, dies)
+        return Parts(
+            silicon_mm2,
+            hbm_bytes / GIB,
+            memory_stacks(hbm_bytes, hbm_bytes_per_s, chip.memory_kind),
+            chip.process_node or DEFAULT_NODE,
+            chip.memory_kind or DEFAULT_MEMORY,
+            dies,
+        )
 
 
 def package_usd(parts: Parts[Number], dies: Number, case: Case) -> Mapping[str, Number]:
@@ -71,6 +94,7 @@ def package_usd(parts: Parts[Number], dies: Number, case: Case) -> Mapping[str, 
     own, of_wafer = package(case), wafer(parts.node, case)
     die_mm2 = die_area_mm2(parts, dies)
     silicon = dies * die_usd(die_mm2, of_wafer, own)
+    # What is sold as a GB of memory beside a chip is a GiB.
     memory = parts.memory_gib * own.memory_usd_per_gb[parts.memory]
     attached = dies + parts.stacks
     on_interposer = attached > 1.0

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from functools import reduce
+from operator import add
+
 import numpy as np
 
 from phaze_opt.arrays import FloatArray
@@ -19,10 +23,14 @@ def rates_of(
     parts: Parts[Number], dies: Number, static_w: Number, economics: Economics, case: Case
 ) -> Rates[Number]:
     """Return the rates of a chip in some number of dies."""
-    made_usd: Number = sum(package_usd(parts, dies, case).values())  # type: ignore[assignment]
-    added_usd = device_usd(made_usd, parts, economics, case).values()
-    kg: Number = sum(embodied_kg(parts, dies, case).values())  # type: ignore[assignment]
-    return Rates.of(made_usd + sum(added_usd), kg, static_w, economics, case)
+    made_usd = _sum(package_usd(parts, dies, case))
+    price_usd = made_usd + _sum(device_usd(made_usd, parts, economics, case))
+    return Rates.of(price_usd, _sum(embodied_kg(parts, dies, case)), static_w, economics, case)
+
+
+def _sum(parts: Mapping[str, Number]) -> Number:
+    """Return the sum of parts, which begins with the first one: 0 has no shape."""
+    return reduce(add, parts.values())
 
 
 def central_rates(chip: Accelerator, economics: Economics) -> Rates[float] | None:

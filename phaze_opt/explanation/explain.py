@@ -12,13 +12,13 @@ from phaze_opt.codec import to_builtins
 from phaze_opt.economics.choices import Economics
 from phaze_opt.evaluation import (
     Evaluation,
-    evaluation_to_json_dict,
     place_on_slice,
     point_ranges,
     time_at_rates,
     with_range,
     with_recompute_solved,
 )
+from phaze_opt.evaluation_json import evaluation_to_json_dict
 from phaze_opt.explanation.binding import PassBinding, bind_pass
 from phaze_opt.explanation.changes import changes, fewer_launches, fewer_rows, more_overlap
 from phaze_opt.explanation.fixes import Fix, fixes

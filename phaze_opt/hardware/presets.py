@@ -29,8 +29,6 @@ FieldValue = str | float | bool | None
 
 _CHANGED = "changed by --set"
 _NO_NUMBERS = ("description", "calibration", "kernel", "kernels")
-
-
 _KIND = re.compile(r"(?P<name>[^=,]+)=(?P<devices>[0-9]{1,9})")
 
 
@@ -127,6 +125,11 @@ def find_accelerator(name_or_path: str, above: tuple[Path, ...] = ()) -> Acceler
             raise InputError(
                 f"The accelerator is {name_or_path!r}, several kinds of device, which only the "
                 "command evaluate and phaze_opt.device_kinds take; name one of them."
+            )
+        if "=" in name_or_path:
+            raise InputError(
+                f"The accelerator is {name_or_path!r}, but several kinds of device must be names "
+                "with how many there are of each, as a100-80=64,h100=32."
             )
         return look_up(accelerator_presets(), name_or_path, "accelerator")
     return read_chip_file(Path(name_or_path), find_accelerator, above)

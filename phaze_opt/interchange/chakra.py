@@ -21,7 +21,6 @@ from uuid import uuid4
 
 from phaze_opt.choices import ChakraRanks
 from phaze_opt.codec import to_json
-from phaze_opt.degrees import order_of_text
 from phaze_opt.errors import ConflictError, InputError
 from phaze_opt.interchange.batch_nodes import LayerPieces, batch_nodes
 from phaze_opt.interchange.chakra_schema import (
@@ -40,6 +39,7 @@ from phaze_opt.interchange.stage_nodes import BatchNode
 from phaze_opt.paths import look, path_error, reason
 from phaze_opt.placement.chunk_exchanges import chunk_exchanges
 from phaze_opt.placement.placement_problem import Placement, PlacementProblem
+from phaze_opt.placement.solve_placement import placed_candidate
 
 MOST_NODES = 4_000_000
 """Of all files together, some 500 MB."""
@@ -154,24 +154,19 @@ class RankGrid:
     """Which rank is where: stages, replicas (devices of a sequence among them), tensor groups."""
 
     def __init__(self, placement: Placement) -> None:
-        self.degrees = placement.degrees.as_replicas
-        order = order_of_text(placement.rank_order)
-        self.strides = tuple(self.degrees.stride(axis, order) for axis in ("pipeline", "data"))
+        self.candidate = placed_candidate(placement)
 
     def rank(self, stage: int, replica: int, tensor: int) -> int:
         """Return the number of a rank."""
-        return stage * self.strides[0] + replica * self.strides[1] + tensor
+        own = self.candidate
+        group, member = divmod(replica, own.inside or own.data)
+        of_replica = group * own.outside_stride + member * own.stride("data")
+        return stage * own.stride("pipeline") + of_replica + tensor
 
     def places(self, copies: int) -> Iterator[tuple[int, int]]:
         """Yield replica and place in the tensor group of the first devices of a stage."""
-        every = product(range(self.degrees.data), range(self.degrees.tensor))
+        every = product(range(self.candidate.data), range(self.candidate.tensor))
         yield from (place for place, _ in zip(every, range(copies), strict=False))
-
-
-def group_of(rank: int, devices: int, stride: int) -> tuple[int, ...]:
-    """Return the ranks of the group of a rank whose members are some places apart."""
-    first = rank - rank // stride % devices * stride
-    return tuple(first + member * stride for member in range(devices))
 
 
 class EncodedStage:
@@ -236,9 +231,9 @@ class EncodedStage:
             for node, shared in zip(self.nodes, self.shared, strict=True):
                 key: object = None
                 if isinstance(node.exchange, GroupExchange):
-                    key = node.exchange.devices, node.exchange.stride
+                    key = node.exchange[2:]  # all but what is sent
                     if key not in added:
-                        members = group_of(rank, *key)
+                        members = node.exchange.ranks_with(rank)
                         number = groups.setdefault(members, len(groups) + 1)
                         added[key] = self._attributes(pg_name=str(number))
                 elif isinstance(node.exchange, StageMessage):

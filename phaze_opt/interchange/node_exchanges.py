@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from phaze_opt.choices import CollectiveName
-from phaze_opt.degrees import order_of_text
+from phaze_opt.placement.candidates import Candidate
 from phaze_opt.placement.chunk_exchanges import PartlyHidden
 from phaze_opt.placement.placement_problem import Placement, PlacementProblem
+from phaze_opt.placement.solve_placement import placed_candidate
 from phaze_opt.placement.synchronisation import synchronisation_kind
 from phaze_opt.workload.graph import Collective
 
@@ -16,13 +17,31 @@ from phaze_opt.workload.graph import Collective
 class GroupExchange(NamedTuple):
     """A collective among ``devices`` ranks that are ``stride`` apart.
 
-    ``given_bytes`` is what each of them gives.
+    ``given_bytes`` is what each of them gives. Where only ``inside`` of them are, the groups of
+    these are ``outside_stride`` apart.
     """
 
     kind: CollectiveName
     given_bytes: int
     devices: int
     stride: int
+    inside: int = 0
+    outside_stride: int = 0
+
+    def ranks_with(self, rank: int) -> tuple[int, ...]:
+        """Return the ranks of the group of a rank."""
+        inside = self.inside or self.devices
+        outside = self.devices // inside
+        first = rank - rank // self.stride % inside * self.stride
+        if outside > 1:
+            first -= rank // self.outside_stride % outside * self.outside_stride
+        return tuple(
+            [
+                first + group * self.outside_stride + member * self.stride
+                for group in range(outside)
+                for member in range(inside)
+            ]
+        )
 
     def part(self, seconds: PartlyHidden, own_s: float) -> GroupExchange:
         """Return the share of it that takes some of its seconds."""
@@ -72,19 +91,23 @@ class Exchanges:
 
     def gather(self, parameters: int) -> GroupExchange:
         """Return a gather of some weights among all that hold them."""
-        devices, stride = self._replicas
         whole = parameters * self.problem.training.state.gathered_bytes
-        return GroupExchange("all_gather", round(whole / devices), devices, stride)
+        return self._of_replicas("all_gather", round(whole / self._candidate.data))
 
     def gradients(self, parameters: int) -> GroupExchange:
         """Return a synchronisation of the gradients of some weights."""
         training = self.problem.training
         kind = synchronisation_kind(training.zero)
         given_bytes = round(parameters * training.reduced_bytes)
-        return GroupExchange(kind, given_bytes, *self._replicas)
+        return self._of_replicas(kind, given_bytes)
 
     @property
-    def _replicas(self) -> tuple[int, int]:
-        """How many devices hold the same parameters, and how far they are apart."""
-        degrees = self.placement.degrees.as_replicas
-        return degrees.data, degrees.stride("data", order_of_text(self.placement.rank_order))
+    def _candidate(self) -> Candidate:
+        """The degrees, where every device that holds the same parameters is a replica."""
+        return placed_candidate(self.placement)
+
+    def _of_replicas(self, kind: CollectiveName, given_bytes: int) -> GroupExchange:
+        """Return a collective among all that hold the same parameters."""
+        own = self._candidate
+        stride, apart = own.stride("data"), own.outside_stride
+        return GroupExchange(kind, given_bytes, own.data, stride, own.inside, apart)

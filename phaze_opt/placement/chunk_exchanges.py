@@ -8,14 +8,12 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import numpy as np
-
-from phaze_opt.degrees import order_of_text
 from phaze_opt.placement.candidate_costs import CandidateCosts
 from phaze_opt.placement.candidates import Candidate
 from phaze_opt.placement.layout import Layout
 from phaze_opt.placement.placement_problem import Placement, PlacementProblem
 from phaze_opt.placement.size import ONE_CANDIDATE, check_memory
+from phaze_opt.placement.solve_placement import layer_starts, placed_candidate
 from phaze_opt.placement.split_backward import folded
 from phaze_opt.placement.synchronisation import Exchange
 
@@ -85,9 +83,7 @@ def chunk_exchanges(
         problem.cluster.devices,
         [ONE_CANDIDATE],
     )
-    costs = CandidateCosts(problem)
-    order = order_of_text(placement.rank_order)
-    candidate = Candidate.of(placement.degrees.as_replicas, order)
+    costs, candidate = CandidateCosts(problem), placed_candidate(placement)
     layout = _layout_of(costs, candidate, placement)
     turn = layout.zero_bubble is not None and layout.chunks > 1 and costs.is_chain
     last_stage = candidate.pipeline - 1
@@ -106,8 +102,7 @@ def _layout_of(costs: CandidateCosts, candidate: Candidate, placement: Placement
     """Lay the layers out as they are placed; several chunks are even parts."""
     chunks = len(placement.stages[0].work)
     if chunks == 1:
-        sizes = [len(stage.layers) for stage in placement.stages]
-        return Layout.of_starts(candidate, np.cumsum([0, *sizes[:-1]]), costs.layers)
+        return Layout.of_starts(candidate, layer_starts(placement), costs.layers)
     if placement.pipeline_schedule == "zb-v":
         return folded(costs, candidate)
     return costs.even_layout(candidate, chunks)

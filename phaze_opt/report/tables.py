@@ -285,15 +285,12 @@ def bill_table(bill: NetworkBill) -> RenderableType:
     add_row(table, "tiers of switches", *(value_words(level.tiers) for level in levels), "")
     for name, field in kinds.items():
         values = [getattr(level, field) / 1e9 for level in levels]
-        add_row(table, name, *map(value_words, values), value_words(sum(values)))
+        add_row(table, name, *map(format_number, values), format_number(sum(values)))
     for name, field in {"price, USD": "usd", "power, W": "power_w"}.items():
         ranges = [getattr(each, field) for each in (*levels, bill)]
-        add_row(table, name, *(value_words(each.central) for each in ranges))
-        add_row(
-            table,
-            "",
-            *(f"{value_words(each.low)} – {value_words(each.high)}" for each in ranges),
-        )
+        add_row(table, name, *(format_number(each.central) for each in ranges))
+        spans = (f"{format_number(each.low)} to {format_number(each.high)}" for each in ranges)
+        add_row(table, "", *spans)
     title = "bandwidths per direction, of all devices together"
     return Group(sentence(title, style="bold"), table)
 

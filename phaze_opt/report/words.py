@@ -192,8 +192,8 @@ def _degraded_words(run: DegradedRun) -> str:
         return f"infeasible: {run.reason}"
     change = "slower" if run.loss >= 0.0 else "faster"
     words = (
-        f"{format_number(run.throughput)} samples/s, {abs(run.loss):.1%} {change}: {run.degrees} "
-        f"on {run.devices:,} devices"
+        f"{format_number(run.throughput_samples_per_s)} samples/s, {abs(run.loss):.1%} {change}: "
+        f"{run.degrees} on {run.devices:,} devices"
     )
     if not 1 < len(run.stages) <= _MOST_STAGES:
         return words

@@ -24,7 +24,7 @@ from optuna.trial import FrozenTrial
 
 from phaze_opt.codec import from_builtins, from_json, to_builtins, to_json
 from phaze_opt.errors import InputError
-from phaze_opt.evaluation import evaluation_from_json_dict
+from phaze_opt.evaluation_json import evaluation_from_json_dict
 from phaze_opt.sharing.attached_files import check_files
 from phaze_opt.sharing.bundle_documents import line, lines, refused
 from phaze_opt.sharing.bundle_file import pack, unpack

@@ -16,11 +16,8 @@ from sqlalchemy.orm import Session
 
 from phaze_opt.codec import from_json, to_json
 from phaze_opt.errors import InputError
-from phaze_opt.evaluation import (
-    Evaluation,
-    evaluation_from_json_dict,
-    evaluation_to_json_dict,
-)
+from phaze_opt.evaluation import Evaluation
+from phaze_opt.evaluation_json import evaluation_from_json_dict, evaluation_to_json_dict
 from phaze_opt.scheduling.schedule_problem import Schedule
 from phaze_opt.store.storage import Storage, in_parts, inserting
 from phaze_opt.store.tables import EvaluationRow, ScheduleRow, database_now_s, lease_is_over

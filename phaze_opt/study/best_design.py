@@ -6,7 +6,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from phaze_opt.codec import to_builtins
-from phaze_opt.evaluation import Evaluation, evaluation_to_json_dict
+from phaze_opt.evaluation import Evaluation
+from phaze_opt.evaluation_json import evaluation_to_json_dict
 from phaze_opt.hardware.accelerator import Accelerator
 from phaze_opt.printing import PrintsAsTables
 from phaze_opt.spec.axes import Scalar

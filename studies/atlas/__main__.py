@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 from fnmatch import fnmatch
 from pathlib import Path
 
@@ -10,18 +9,16 @@ from phaze_opt.codec import write_whole
 from studies.atlas.answers import answer
 from studies.atlas.page import page
 from studies.atlas.questions import FOLDER, VARIED, questions
+from studies.run_options import add_check, run_parser
 from studies.work import Work
 
 
 def main() -> None:
     """Answer what is not answered yet, and write it."""
-    parser = argparse.ArgumentParser(prog="python -m studies.atlas", description=__doc__)
-    parser.add_argument("--workers", type=int, default=2, help="processes that search a space")
-    parser.add_argument("--work", type=Path, default=Path("build/atlas"), help="keeps the answers")
-    parser.add_argument("--output", type=Path, default=FOLDER, help="folder of the page")
+    parser = run_parser("atlas", __doc__, Path("build/atlas"), FOLDER)
     parser.add_argument("--only", default="*", help="names of studies: 'atlas-llama3-8b*'")
     parser.add_argument("--parts", nargs="+", help="of the page: models, bits, devices, variants")
-    parser.add_argument("--check", action="store_true", help="check the certificates")
+    add_check(parser)
     options = parser.parse_args()
     work = Work(options.work, options.workers)
     answers = [

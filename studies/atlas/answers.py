@@ -15,7 +15,7 @@ from phaze_opt.study.baselines import train_at_best
 from phaze_opt.whole_space.engine import Engine
 from phaze_opt.whole_space.enumerating import certificate_of, enumerate_study, verify_certificate
 from studies.atlas.questions import HBM_RATIO, KNOWN_CHIPS, Question, alone
-from studies.paper.searches import Winner, search, study_in
+from studies.paper.searches import Winner, enumerated, search, study_in
 from studies.work import Work
 
 TOP = 10
@@ -153,8 +153,7 @@ def answer(work: Work, question: Question, *, chip_first: bool, check: bool = Fa
 
 def _prove(work: Work, spec: StudySpec) -> Proven:
     """Enumerate a space, and evaluate the best design once more."""
-    study = study_in(work, spec)
-    enumeration = enumerate_study(study, top=TOP, workers=work.workers)
+    study, enumeration = enumerated(work, spec, TOP)
     best = enumeration.top[0]
     design = study.resolved.design(DesignPoint(best.point))
     run = Engine(study, study.evaluator).objective.best_run(0, design)

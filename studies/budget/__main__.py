@@ -7,9 +7,6 @@ folder.
 
 from __future__ import annotations
 
-import argparse
-import csv
-import io
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,8 +15,10 @@ from phaze_opt.evaluation import COST_MODEL_VERSION, Evaluation
 from phaze_opt.report.figure_style import BLUE, DARK, GREY, ORANGE
 from phaze_opt.report.words import placement_words, ranged_words
 from phaze_opt.units import format_number
-from studies.certified import TOP, Found, find
+from studies.certified import Found, find_all, proof_lines
 from studies.paper.figures import drawing, svg
+from studies.paper.tables import Cell, csv_text
+from studies.run_options import add_check, run_parser
 
 FOLDER = Path(__file__).parent
 PICTURE = "cost.svg"
@@ -27,18 +26,10 @@ PICTURE = "cost.svg"
 
 def main() -> None:
     """Enumerate, check and write."""
-    parser = argparse.ArgumentParser(prog="python -m studies.budget", description=__doc__)
-    parser.add_argument("--workers", type=int, default=2, help="processes that search a space")
-    parser.add_argument("--work", type=Path, default=Path("build/budget"), help="the database")
-    parser.add_argument("--output", type=Path, default=FOLDER, help="folder of the results")
-    parser.add_argument("--check", action="store_true", help="check the certificates")
+    parser = run_parser("budget", __doc__, Path("build/budget"), FOLDER)
+    add_check(parser)
     options = parser.parse_args()
-    options.work.mkdir(parents=True, exist_ok=True)
-    storage = f"sqlite:///{(options.work / 'budget.db').resolve()}"
-    found = [
-        find(path, storage, options.workers, check=options.check)
-        for path in sorted(FOLDER.glob("*.toml"))
-    ]
+    found = find_all(FOLDER, options.work / "budget.db", options.workers, check=options.check)
     write_whole(options.output / "designs.csv", _table(found).encode())
     write_whole(options.output / PICTURE, _picture(found).encode())
     write_whole(options.output / "RESULTS.md", "\n".join(_page(found)).encode())
@@ -64,25 +55,12 @@ def _baselines(found: Found) -> dict[str, Evaluation]:
 
 def _table(found: list[Found]) -> str:
     """Return the best designs of all studies, and what they cost, take and emit."""
-    lines = io.StringIO()
-    table = csv.writer(lines, lineterminator="\n")
     figures = ["tco_usd", "cost_usd_per_million_samples", "carbon_kg_per_million_samples"]
     figures += ["wall_power_w_per_device"]
     axes = [name for name, _ in found[0].enumeration.top[0].point if name != "devices"]
     spans = [f"{name}{end}" for name in figures for end in ("", "_low", "_high")]
-    table.writerow(
-        [
-            "study",
-            "place",
-            "samples_per_s",
-            "devices",
-            *axes,
-            "die_mm2",
-            "dies",
-            "placement",
-            *spans,
-        ]
-    )
+    before = ("study", "place", "samples_per_s", "devices")
+    rows: list[list[Cell]] = []
     for each in found:
         for place, (design, own) in enumerate(
             zip(each.enumeration.top, each.placed, strict=True), 1
@@ -90,7 +68,7 @@ def _table(found: list[Found]) -> str:
             assert own.placement is not None and own.bill is not None
             point = dict(design.point)
             ranges = [getattr(own.bill, name) for name in figures]
-            table.writerow(
+            rows.append(
                 [
                     each.study.name.removeprefix("budget-"),
                     place,
@@ -103,7 +81,7 @@ def _table(found: list[Found]) -> str:
                     *(f"{x:.6g}" for one in ranges for x in (one.central, one.low, one.high)),
                 ]
             )
-    return lines.getvalue()
+    return csv_text([*before, *axes, "die_mm2", "dies", "placement", *spans], rows)
 
 
 def _picture(found: list[Found]) -> str:
@@ -111,7 +89,8 @@ def _picture(found: list[Found]) -> str:
     models = sorted({_model(each) for each in found})
     with drawing(9.0, 3.8) as figure:
         figure.suptitle("The ten best of each study, and baselines, by what they cost", fontsize=10)
-        for axes, model in zip(figure.subplots(1, len(models)), models, strict=True):
+        (row,) = figure.subplots(1, len(models), squeeze=False)
+        for axes, model in zip(row, models, strict=True):
             own = [each for each in found if _model(each) == model]
             for each, colour, words in zip(
                 own, (BLUE, ORANGE), ("equal dollars", "equal watts"), strict=True
@@ -156,7 +135,7 @@ def _page(found: list[Found]) -> Iterator[str]:
 def _section(found: Found) -> Iterator[str]:
     """Yield the lines of a study."""
     best, placed, limits = found.enumeration.top[0], found.placed[0], found.study.resolved.spec
-    bill, enumeration = placed.bill, found.enumeration
+    bill = placed.bill
     assert placed.placement is not None and bill is not None
     values = ", ".join(f"{name} {value}" for name, value in best.point)
     cost_usd, rack_w = limits.constraints.max_cost_usd, limits.constraints.max_power_w_rack
@@ -186,12 +165,7 @@ def _section(found: Found) -> Iterator[str]:
             f"- {fastest / speed:.3f} × as fast as {name} on {limits.devices:,} devices, at its "
             f"best, which trains {format_number(speed)} samples/s for {cost:.1f} million USD"
         )
-    yield (
-        f"- {enumeration.status}: {enumeration.points:,} designs, {enumeration.evaluated:,} "
-        f"evaluated; the others are bounded below the {TOP} best (`designs.csv`)"
-    )
-    if found.checked:
-        yield f"- Certificate checked: {'; '.join(found.checked)}"
+    yield from proof_lines(found, "designs.csv")
 
 
 if __name__ == "__main__":

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
 
 from phaze_opt.codec import write_whole
@@ -16,6 +15,7 @@ from studies.paper.page import page
 from studies.paper.searches import study_in
 from studies.paper.settings import SPECS, Scope, paper_study
 from studies.paper.tables import csv_files
+from studies.run_options import run_parser
 from studies.work import Work
 
 BUNDLED = "gpt3-175b"
@@ -24,10 +24,7 @@ BUNDLED = "gpt3-175b"
 
 def main() -> None:
     """Answer what is not answered yet, check everything, and write it."""
-    parser = argparse.ArgumentParser(prog="python -m studies.paper", description=__doc__)
-    parser.add_argument("--workers", type=int, default=2, help="processes that search a space")
-    parser.add_argument("--work", type=Path, default=Path("build/paper"), help="keeps the answers")
-    parser.add_argument("--output", type=Path, default=SPECS, help="folder of the results")
+    parser = run_parser("paper", __doc__, Path("build/paper"), SPECS)
     parser.add_argument(
         "--redraw", action="store_true", help="only draw figures again, from the files of a run"
     )

@@ -13,6 +13,7 @@ from phaze_opt.spec.study_spec import StudySpec
 from phaze_opt.store.studies import delete_study
 from phaze_opt.study.study import Study, create_study
 from phaze_opt.whole_space.enumerating import enumerate_study
+from phaze_opt.whole_space.exhaustive import TOP, Enumeration
 from phaze_opt.whole_space.fronts import front_of_study
 from studies.work import Work
 
@@ -91,14 +92,26 @@ def study_in(work: Work, spec: StudySpec) -> Study:
         return create_study(spec, work.storage)
 
 
+def enumerated(work: Work, spec: StudySpec, top: int = TOP) -> tuple[Study, Enumeration]:
+    """Return the study of a spec, and its so many best designs: one at least.
+
+    Raises
+    ------
+    InputError
+        If no design is feasible.
+    """
+    study = study_in(work, spec)
+    enumeration = enumerate_study(study, top=top, workers=work.workers)
+    if not enumeration.top:
+        raise InputError(f"No design of the study {spec.name!r} is feasible.")
+    return study, enumeration
+
+
 def search(work: Work, spec: StudySpec) -> Winner:
     """Enumerate the space of a study, unless that was done."""
 
-    def enumerated() -> Winner:
-        study = study_in(work, spec)
-        enumeration = enumerate_study(study, workers=work.workers)
-        if not enumeration.top:
-            raise InputError(f"No design of the study {spec.name!r} is feasible.")
+    def found() -> Winner:
+        study, enumeration = enumerated(work, spec)
         best = enumeration.top[0]
         assert best.metrics.area_mm2 is not None
         return Winner(
@@ -114,7 +127,7 @@ def search(work: Work, spec: StudySpec) -> Winner:
             accelerator=chip_of(study.resolved.base, dict(best.point)),
         )
 
-    return work.answer(f"search-{spec.name}", spec, Winner, enumerated)
+    return work.answer(f"search-{spec.name}", spec, Winner, found)
 
 
 def proven_front(work: Work, spec: StudySpec) -> ProvenFront:

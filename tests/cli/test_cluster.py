@@ -102,4 +102,6 @@ def test_a_bill_of_the_network(phaze: Phaze) -> None:
     assert shown["usd"]["central"] == bill.usd.central
     assert [level["tiers"] for level in shown["levels"]] == [1, 2]
     assert "tiers of switches" in phaze("cluster", "bill", "nvl72", "--devices", "72").out
+    # As people write numbers, never as powers of ten.
+    assert "e+" not in phaze("cluster", "bill", "dgx-h100", "--devices", "1024").out
     assert phaze("cluster", "bill", "tpuv4-torus", "--devices", "5000").code == 2

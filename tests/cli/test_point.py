@@ -88,6 +88,26 @@ def test_what_pytorch_runs_unfused_is_stated(phaze: Phaze) -> None:
         assert step_s == pytest.approx(fused["optimizer"] * 98 / 68)
 
 
+def check_passes(written: list[dict[str, Any]], layers: list[dict[str, Any]]) -> None:
+    """Every pass of the distinct layers is a process, and takes what the answer says."""
+    passes = [(layer, way) for layer in layers for way in ("forward", "backward")]
+    for process, (layer, way) in enumerate(passes, start=2):
+        own = [event for event in written if event["pid"] == process]
+        assert own[0]["args"]["name"] == f"{layer['name']} {way}"
+        ends = [event["ts"] + event["dur"] for event in own if event["ph"] == "X"]
+        assert max(ends) == pytest.approx(1e6 * layer[f"{way}_s"])
+
+
+def test_timeline_is_that_of_the_slice(phaze: Phaze) -> None:
+    """Four devices of a torus take a slice of it, on which collectives take other times."""
+    torus = {"cluster": "tpuv4-torus", "accelerator": "tpuv4-lanes", "devices": "32"}
+    options = ("--placement", "1x2x2", "--timeline", "slice.json", "--json")
+    ran = evaluate(phaze, *options, **torus)
+    check_passes(
+        json.loads(Path("slice.json").read_text("utf-8"))["traceEvents"], ran.json["layers"]
+    )
+
+
 def test_timeline_is_written(phaze: Phaze) -> None:
     """The pipeline's timeline has a lane per stage and ends with the batch; none if infeasible.
 
@@ -95,12 +115,7 @@ def test_timeline_is_written(phaze: Phaze) -> None:
     """
     ran = evaluate(phaze, "--placement", "2x2x1", "--timeline", "t.json", "--json")
     written = json.loads(Path("t.json").read_text("utf-8"))["traceEvents"]
-    passes = [(layer, way) for layer in ran.json["layers"] for way in ("forward", "backward")]
-    for process, (layer, way) in enumerate(passes, start=2):
-        own = [event for event in written if event["pid"] == process]
-        assert own[0]["args"]["name"] == f"{layer['name']} {way}"
-        ends = [event["ts"] + event["dur"] for event in own if event["ph"] == "X"]
-        assert max(ends) == pytest.approx(1e6 * layer[f"{way}_s"])
+    check_passes(written, ran.json["layers"])
     assert any(event.get("cat") == "tensor" and event["args"]["bytes"] > 0 for event in written)
     events = [event for event in written if event["pid"] == 1]
     lanes = [event["args"]["name"] for event in events if event["name"] == "thread_name"]
@@ -356,10 +371,14 @@ def test_degraded_clusters(phaze: Phaze) -> None:
     record = evaluate(phaze, *options, "--json", **nodes).json
     degraded = record.pop("degraded")
     assert record == evaluate(phaze, "--json", **nodes).json
-    assert degraded["replaced"]["throughput"] >= degraded["throughput"] > 0.0
+    assert (
+        degraded["replaced"]["throughput_samples_per_s"]
+        >= degraded["throughput_samples_per_s"]
+        > 0.0
+    )
     words = evaluate(phaze, *options, **nodes).out.partition("Degraded")[2]
-    assert f"{format_number(degraded['throughput'])} samples/s" in words
-    assert f"{format_number(degraded['replaced']['throughput'])} samples/s" in words
+    assert f"{format_number(degraded['throughput_samples_per_s'])} samples/s" in words
+    assert f"{format_number(degraded['replaced']['throughput_samples_per_s'])} samples/s" in words
 
 
 @pytest.mark.parametrize(
@@ -387,12 +406,15 @@ def test_several_kinds_of_device(phaze: Phaze) -> None:
     assert len(record["accelerators"]) == record["placement"]["pipeline"]
     out = evaluate(phaze, **KINDS).out
     assert "accelerator" in out.partition("Stages")[2] and "area" not in out
+    assert "on 8 × a100-80 and 8 × h100, dgx-a100" in " ".join(out.split())
 
 
 @pytest.mark.parametrize(
     ("command", "options", "changes", "words"),
     [
-        ("evaluate", (), {"devices": "24"}, "devices is 24, but the kinds of device have 8 + 8"),
+        ("evaluate", (), {"devices": "24"}, "have 8 + 8, which is 16; it must be as many."),
+        ("evaluate", (), {"accelerator": "h100=0,a100-80=16"}, "There are 0 devices of h100, but"),
+        ("evaluate", (), {"accelerator": "h100=x,a100-80=8"}, "as a100-80=64,h100=32."),
         ("evaluate", ("--set", "glb_mib=64"), {}, "do not go with --set"),
         ("evaluate", ("--timeline", "out.html"), {}, "do not go with --timeline"),
         ("evaluate", ("--degrade", "lost-node=1"), {}, "do not go with --degrade"),

@@ -17,12 +17,8 @@ from phaze_opt.economics.choices import Economics, read_economics
 from phaze_opt.economics.constants import grids, system
 from phaze_opt.economics.operation import SECONDS_PER_YEAR
 from phaze_opt.errors import InputError
-from phaze_opt.evaluation import (
-    Evaluation,
-    evaluate,
-    evaluation_from_json_dict,
-    evaluation_to_json_dict,
-)
+from phaze_opt.evaluation import Evaluation, evaluate
+from phaze_opt.evaluation_json import evaluation_from_json_dict, evaluation_to_json_dict
 from phaze_opt.hardware.presets import load_accelerator
 from phaze_opt.training import Training
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from phaze_opt.estimator.estimate import RESOURCES
-from phaze_opt.evaluation import evaluation_to_json_dict
+from phaze_opt.evaluation_json import evaluation_to_json_dict
 from phaze_opt.explanation.changes import changes
 from phaze_opt.explanation.explain import explain, explain_point, explanation_to_json_dict
 from phaze_opt.hardware.presets import load_accelerator

@@ -20,6 +20,8 @@ from phaze_opt.interchange.batch_nodes import LayerPieces
 from phaze_opt.interchange.chakra import check_new_folder, write_traces
 from phaze_opt.interchange.layer_pieces import pieces_of_layers
 from phaze_opt.named_point import named_point
+from phaze_opt.network.level_values import with_level_values
+from phaze_opt.network.presets import load_cluster
 from phaze_opt.placement.placement_problem import Placement, PlacementProblem
 from phaze_opt.placement.solve_placement import solve_placement
 from phaze_opt.point import cost_point
@@ -145,6 +147,23 @@ def test_layers_are_cut_at_their_collectives(
         for piece in pieces
     )
     assert collectives >= 4 * 4
+
+
+def test_replicas_inside_the_stages_and_outside() -> None:
+    """Ranks are those of the order that was found, and all replicas exchange their gradients."""
+    stated = {"network.1.topology": "fat-tree", "network.1.taper": 8.0}
+    leaves = {**stated, "network.1.leaf_devices": 16}
+    cluster = with_level_values(load_cluster("dgx-h100", 64), leaves, "")
+    model = "gpt:layers=8,hidden=1024,heads=8,sequence=512,vocab=8000"
+    training = Training(64, 1, rank_order="solve")
+    placements = []
+    for degrees in ((2, 16, 2), (4, 8, 2), (4, 16, 1)):
+        point = named_point(model, "h100", cluster, training, degrees).point
+        placed, evaluation = place_on_slice(cost_point(point))
+        assert evaluation.placement is not None
+        placements.append(evaluation.placement)
+        check(placed.problem, evaluation.placement)
+    assert any(placement.replicas_inside for placement in placements)
 
 
 def test_one_rank_of_every_stage(tmp_path: Path) -> None:

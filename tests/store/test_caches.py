@@ -14,7 +14,8 @@ import pytest
 from sqlalchemy import select, update
 
 from phaze_opt.codec import to_json
-from phaze_opt.evaluation import Evaluation, evaluation_to_json_dict
+from phaze_opt.evaluation import Evaluation
+from phaze_opt.evaluation_json import evaluation_to_json_dict
 from phaze_opt.hardware.presets import load_accelerator
 from phaze_opt.network.presets import load_cluster
 from phaze_opt.on_demand import deferred

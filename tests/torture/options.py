@@ -9,7 +9,7 @@ from typing import NoReturn
 
 from phaze_opt.codec import to_json
 from phaze_opt.errors import PhazeError
-from phaze_opt.evaluation import evaluation_from_json_dict, evaluation_to_json_dict
+from phaze_opt.evaluation_json import evaluation_from_json_dict, evaluation_to_json_dict
 from tests.torture.answering import Answer, ask, in_folder, why_wrong
 from tests.torture.case import Case, Outcome, Setting
 
