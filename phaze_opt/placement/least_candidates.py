@@ -130,7 +130,9 @@ class LeastCandidates:
         fits = self._average_bytes(interleaved) <= usable_bytes
         some, which = np.unique(self.whole[fits, column.LIMIT], return_inverse=True)
         shards = tuple([self.shards[each] for each in some.tolist()])
-        limit, tables = _limits(self.kept, self.optimizer, shards, usable_bytes)
+        # A stage holds no more microbatches than there are stages from its place on, unless all.
+        most = _MANY if self.schedule == "gpipe" else len(self.own)
+        limit, tables = _limits(self.kept, self.optimizer, shards, usable_bytes, most)
         if self.ends is not None:
             limit = limit.copy()
             limit[:, np.arange(limit.shape[2]) > self.ends[:, np.newaxis]] = 0
@@ -185,12 +187,16 @@ class LeastCandidates:
 
 @for_many_designs
 def _limits(
-    kept: ChainBytes, optimizer: Optimizer, shards: tuple[Shards, ...], usable_bytes: float
+    kept: ChainBytes,
+    optimizer: Optimizer,
+    shards: tuple[Shards, ...],
+    usable_bytes: float,
+    most: int,
 ) -> tuple[IntArray, IntArray]:
     """Return `distinct_limits` of layers: no network or rate changes them, but they are large."""
     state_bytes = states_of_runs(kept.parameters, optimizer, shards)
     working, stash = maxima(kept.transient_bytes), sums(kept.stash_bytes)
-    return distinct_limits(state_bytes, working, stash, usable_bytes)
+    return distinct_limits(state_bytes, working, stash, usable_bytes, most)
 
 
 @lru_cache(maxsize=32)
