@@ -285,12 +285,19 @@ def in_flight_limits(
 
 
 @lazily_compiled(
-    "Tuple((int64[:,:,::1], int64[::1]))(float64[:,:,::1], float64[:,::1], float64[:,::1], float64)"
+    "Tuple((int64[:,:,::1], int64[::1]))(float64[:,:,::1], float64[:,::1], float64[:,::1],"
+    " float64, int64)"
 )
 def distinct_limits(
-    state_bytes: FloatArray, working_bytes: FloatArray, stash_bytes: FloatArray, usable_bytes: float
+    state_bytes: FloatArray,
+    working_bytes: FloatArray,
+    stash_bytes: FloatArray,
+    usable_bytes: float,
+    most: int,
 ) -> tuple[IntArray, IntArray]:
     """Return the `in_flight_limits` of stages with some states, equal neighbours once.
+
+    Without the limits that nobody reaches, most neighbours are equal.
 
     Parameters
     ----------
@@ -298,6 +305,8 @@ def distinct_limits(
         See `states_of_runs`.
     working_bytes, stash_bytes, usable_bytes
         Working set of every stage, and as for `in_flight_limits`.
+    most
+        Limits above it are this one, but of the stage that holds all layers.
 
     Returns
     -------
@@ -310,6 +319,9 @@ def distinct_limits(
     last = -1
     for state in range(len(state_bytes)):
         limit = in_flight_limits(state_bytes[state] + working_bytes, stash_bytes, usable_bytes)
+        of_all = limit[0, -1]
+        limit = np.minimum(limit, most)
+        limit[0, -1] = of_all
         differs = last < 0
         for i in range(len(limit)):
             for j in range(i, limit.shape[1]):

@@ -124,20 +124,24 @@ class LeastCandidates:
 
     def _find_fitting(self, usable_bytes: float) -> CandidateArrays:
         """Do the same."""
-        limit, tables = _limits(self.kept, self.optimizer, self.shards, usable_bytes)
+        interleaved = self._has_chunks(self.whole)
+        # A stage holds the average at least. Without the states of all others, the tables of a
+        # large network are few: there is one of hundreds of kilobytes for each number of replicas.
+        fits = self._average_bytes(interleaved) <= usable_bytes
+        some, which = np.unique(self.whole[fits, column.LIMIT], return_inverse=True)
+        shards = tuple([self.shards[each] for each in some.tolist()])
+        # A stage holds no more microbatches than there are stages from its place on, unless all.
+        most = _MANY if self.schedule == "gpipe" else len(self.own)
+        limit, tables = _limits(self.kept, self.optimizer, shards, usable_bytes, most)
         if self.ends is not None:
             limit = limit.copy()
             limit[:, np.arange(limit.shape[2]) > self.ends[:, np.newaxis]] = 0
         whole = self.whole.copy()
-        whole[:, column.LIMIT] = tables[whole[:, column.LIMIT]]
-        interleaved = self._has_chunks(whole)
-        fits = np.zeros(len(whole), dtype=np.bool_)
-        fits[~interleaved] = column.fitting(self.lines, self.held, limit, whole[~interleaved])
-        fits[interleaved] = [
-            self._interleaved_bytes(row) <= usable_bytes for row in self.whole[interleaved]
-        ]
-        shards, whole, real = self.whole[fits, column.LIMIT], whole[fits], self.real[fits]
-        real[:, column.MOST_REPEATED] = self._most_repeated(shards, whole, limit)
+        whole[fits, column.LIMIT] = tables[which]
+        runs = fits & ~interleaved
+        fits[runs] = column.fitting(self.lines, self.held, limit, whole[runs])
+        ways, whole, real = self.whole[fits, column.LIMIT], whole[fits], self.real[fits]
+        real[:, column.MOST_REPEATED] = self._most_repeated(ways, whole, limit)
         shared = self.own, self.added, self.every_pass, self.lines, self.held
         return CandidateArrays(*shared, limit, whole, real)
 
@@ -165,28 +169,34 @@ class LeastCandidates:
         in_v = (whole[:, column.SPLITS_BACKWARD] == 1) & (self.schedule == "zb-v")
         return np.asarray((whole[:, column.CHUNKS] > 1) | in_v)
 
-    def _interleaved_bytes(self, whole: IntArray) -> float:
-        """Bound what the fullest stage holds by the average stage, in a V with one microbatch."""
-        stages, chunks = int(whole[column.STAGES]), int(whole[column.CHUNKS])
-        held = 1.0
-        if chunks > 1:
-            ahead = interleaved_in_flight(stages, int(whole[column.MICROBATCHES]), chunks)
-            held = float(ahead.min()) / chunks
-        state = self.shards[whole[column.LIMIT]].state_bytes(self.optimizer)
-        parameters = float(self.own.sum())
+    def _average_bytes(self, interleaved: BoolArray) -> FloatArray:
+        """Bound what the fullest stage of every candidate holds by the average stage.
+
+        With one microbatch in flight, where chunks of a stage do not hold more.
+        """
+        whole, held = self.whole, np.ones(len(self.whole))
+        for row in np.flatnonzero(interleaved & (whole[:, column.CHUNKS] > 1)).tolist():
+            stages, microbatches, chunks = whole[row, : column.LIMIT].tolist()
+            held[row] = float(interleaved_in_flight(stages, microbatches, chunks).min()) / chunks
+        states = np.array([each.state_bytes(self.optimizer) for each in self.shards])
         frozen = local_frozen_parameters(self.kept.layers) * self.optimizer.held_bytes[0]
         stash = held * float(sum(self.kept.stash_bytes))
-        return float((parameters * state + frozen + stash) / stages * (1.0 - 1e-12))
+        all_bytes = float(self.own.sum()) * states[whole[:, column.LIMIT]] + frozen + stash
+        return np.asarray(all_bytes / whole[:, column.STAGES] * (1.0 - 1e-12))
 
 
 @for_many_designs
 def _limits(
-    kept: ChainBytes, optimizer: Optimizer, shards: tuple[Shards, ...], usable_bytes: float
+    kept: ChainBytes,
+    optimizer: Optimizer,
+    shards: tuple[Shards, ...],
+    usable_bytes: float,
+    most: int,
 ) -> tuple[IntArray, IntArray]:
     """Return `distinct_limits` of layers: no network or rate changes them, but they are large."""
     state_bytes = states_of_runs(kept.parameters, optimizer, shards)
     working, stash = maxima(kept.transient_bytes), sums(kept.stash_bytes)
-    return distinct_limits(state_bytes, working, stash, usable_bytes)
+    return distinct_limits(state_bytes, working, stash, usable_bytes, most)
 
 
 @lru_cache(maxsize=32)

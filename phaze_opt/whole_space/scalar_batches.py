@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
 from itertools import accumulate
 
 from phaze_opt.whole_space.scalar_candidates import ChipSeconds, ScalarCandidate, ScalarCandidates
 from phaze_opt.whole_space.scalar_splits import SplitBatch
 
 
-@lru_cache(maxsize=2**14)
 def batch_s(
     passes_s: tuple[tuple[float, float], ...],
     candidates: ScalarCandidates,
@@ -37,6 +35,21 @@ def batch_s(
     batch_s
         Seconds; ``enough_s`` at most.
     """
+    # Kept with the candidates, which a cache of all would keep alive.
+    key = passes_s, chip, enough_s, splits
+    if key not in candidates.known_s:
+        candidates.known_s[key] = _batch_s(passes_s, candidates, chip, enough_s, splits)
+    return candidates.known_s[key]
+
+
+def _batch_s(
+    passes_s: tuple[tuple[float, float], ...],
+    candidates: ScalarCandidates,
+    chip: ChipSeconds,
+    enough_s: float,
+    splits: bool,
+) -> float:
+    """Do the same, each time."""
     forward = [0.0, *accumulate(forward_s for forward_s, _ in passes_s)]
     backward = [0.0, *accumulate(backward_s for _, backward_s in passes_s)]
     forward_s, backward_s = forward[-1], backward[-1]

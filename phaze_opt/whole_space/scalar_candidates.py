@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import NamedTuple
@@ -69,7 +69,10 @@ class ScalarCandidates:
         Sums, over the layers before each layer, of the parameters that count once, and of those
         among them that are added up beside the passes.
     every_pass, lines, held, limit
-        Arguments of `phaze_opt.placement.least_times.least_times_s`.
+        Arguments of `phaze_opt.placement.least_times.least_times_s`; the last one, which is large,
+        as the array that the bounds share.
+    known_s
+        Results of `scalar_batches.batch_s`, which go with the candidates.
     tails
         Seconds after the last backward of stages, by candidate and chip; see `scalar_splits`.
     first, count, fewest_own, fewest_added, routed
@@ -85,13 +88,14 @@ class ScalarCandidates:
         self.every_pass: list[list[list[float]]] = arrays.every_pass.tolist()
         self.lines: list[list[list[float]]] = arrays.lines.tolist()
         self.held: list[list[list[float]]] = arrays.held.tolist()
-        self.limit: list[list[list[int]]] = arrays.limit.tolist()
+        self.limit = arrays.limit
         rows = np.hstack([arrays.real[:, : column.STEP_S], _least_share(arrays)]).tolist()
         candidates = [
             ScalarCandidate(*whole, *real)
             for whole, real in zip(arrays.whole.tolist(), rows, strict=True)
         ]
         self.rows = sorted(candidates, key=lambda candidate: candidate.least_share)
+        self.known_s: dict[Hashable, float] = {}
         self._lines: dict[ChipSeconds, list[Sequence[Line]]] = {}
         self.tails: dict[
             tuple[ScalarCandidate, ChipSeconds], dict[tuple[int, int], tuple[float, float]]

@@ -265,7 +265,7 @@ class SplitBatch:
         after, in_flight = stages - stage, min(stages - stage + 1, microbatches)
         if candidate.gpipe:
             in_flight = microbatches
-        if known.limit[candidate.limit][begin][end] < in_flight:
+        if known.limit.item(candidate.limit, begin, end) < in_flight:
             return math.inf
         forwards, backwards, added = self.forward, self.backward, known.added
         forward_s = forwards[end] - forwards[begin] + (activation_s if stage > 1 else 0.0)

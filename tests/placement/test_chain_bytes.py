@@ -139,22 +139,32 @@ def test_the_most_in_flight_is_exact(resident: int, stash: int, more: int) -> No
 
 
 @settings(max_examples=30, deadline=None)
-@given(problems(), st.integers(0, 3), st.lists(st.integers(1, 64), min_size=1, max_size=6))
+@given(
+    problems(),
+    st.integers(0, 3),
+    st.lists(st.integers(1, 64), min_size=1, max_size=6),
+    st.integers(0, 20),
+)
 def test_many_ways_to_share_are_each_alone(
-    problem: PlacementProblem, zero: int, data: list[int]
+    problem: PlacementProblem, zero: int, data: list[int], most: int
 ) -> None:
-    """What stages hold with some replicas is found at once for all, and equal limits once."""
+    """What stages hold with some replicas is found at once for all, and equal limits once.
+
+    A limit above the most is that, but where one stage holds all layers.
+    """
     tensor = min(problem.layers)
     layers, optimizer = chain_bytes(problem, tensor), OPTIMIZERS["adam"]
     ways = [Shards.of(zero, replicas) for replicas in sorted(data)]
     states = states_of_runs(layers.parameters, optimizer, ways)
     usable_bytes = problem.hbm_usable_bytes
     working, stash = maxima(layers.transient_bytes), sums(layers.stash_bytes)
-    limits, which = distinct_limits(states, working, stash, usable_bytes)
+    limits, which = distinct_limits(states, working, stash, usable_bytes, most)
     for state, way, table in zip(states, ways, which.tolist(), strict=True):
         alone = held_by_runs(layers, optimizer, way, usable_bytes)
         np.testing.assert_array_equal(state + working, alone.resident_bytes)
-        np.testing.assert_array_equal(limits[table], alone.in_flight_limit)
+        limit = np.minimum(alone.in_flight_limit, most)
+        limit[0, -1] = alone.in_flight_limit[0, -1]
+        np.testing.assert_array_equal(limits[table], limit)
     assert which.tolist() == sorted(which.tolist())
     assert all((one != other).any() for one, other in itertools.pairwise(limits))
     assert len(limits) == int(which[-1]) + 1
