@@ -76,13 +76,14 @@ def main() -> None:
     folder: Path = options.folder
     work: Path = options.work or Path("build") / folder.name
     output: Path = options.output or folder
+    output.mkdir(parents=True, exist_ok=True)
     found = find_all(folder, work / "studies.db", options.workers)
     for each in found:
         write_whole(output / f"{each.name}.csv", _table(each).encode())
     write_whole(output / "RESULTS.md", "\n".join(_page(folder, found)).encode())
 
 
-def find_all(folder: Path, database: Path, workers: int, *, check: bool = True) -> list[Found]:
+def find_all(folder: Path, database: Path, workers: int) -> list[Found]:
     """Do as `find` for every spec of a folder.
 
     Parameters
@@ -91,15 +92,15 @@ def find_all(folder: Path, database: Path, workers: int, *, check: bool = True) 
         Of the specs.
     database
         A file of SQLite; its folder is made if it is not there.
-    workers, check
+    workers
         As for `find`.
     """
     database.parent.mkdir(parents=True, exist_ok=True)
     storage = f"sqlite:///{database.resolve()}"
-    return [find(path, storage, workers, check=check) for path in sorted(folder.glob("*.toml"))]
+    return [find(path, storage, workers) for path in sorted(folder.glob("*.toml"))]
 
 
-def find(path: Path, storage: str, workers: int, *, check: bool = True) -> Found:
+def find(path: Path, storage: str, workers: int) -> Found:
     """Enumerate the space of a spec, and check what that proves.
 
     Parameters
@@ -110,12 +111,10 @@ def find(path: Path, storage: str, workers: int, *, check: bool = True) -> Found
         URL of the database, which keeps what was found.
     workers
         Processes that search.
-    check
-        Whether to check the certificate.
     """
     study = create_study(read_spec(path), storage, exist_ok=True)
     enumeration = enumerate_study(study, top=TOP, workers=workers)
-    checks = verify_certificate(certificate_of(study, enumeration, TOP)) if check else []
+    checks = verify_certificate(certificate_of(study, enumeration, TOP))
     objective = Engine(study, study.evaluator).objective
     placed = [
         objective.best_run(0, study.resolved.design(DesignPoint(design.point))).evaluation

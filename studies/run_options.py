@@ -26,8 +26,3 @@ def run_parser(
     parser.add_argument("--work", type=Path, default=work, help="folder of what was found")
     parser.add_argument("--output", type=Path, default=output, help="folder of the results")
     return parser
-
-
-def add_check(parser: argparse.ArgumentParser) -> None:
-    """Add ``--check``, where certificates are not always checked."""
-    parser.add_argument("--check", action="store_true", help="check the certificates")

@@ -1,8 +1,7 @@
 """Enumerate the spaces of this folder and write what they prove: ``python -m studies.budget``.
 
-Every study is enumerated once per database; ``--check`` checks its certificate too. A table of the
-best designs of all, the picture of throughput against cost, and the page ``RESULTS.md`` go into the
-folder.
+Every study is enumerated once per database, and its certificate is checked. A table of the best
+designs of all, the picture of throughput against cost, and the page ``RESULTS.md`` go into the folder.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from phaze_opt.units import format_number
 from studies.certified import Found, find_all, proof_lines
 from studies.paper.figures import drawing, svg
 from studies.paper.tables import Cell, csv_text
-from studies.run_options import add_check, run_parser
+from studies.run_options import run_parser
 
 FOLDER = Path(__file__).parent
 PICTURE = "cost.svg"
@@ -27,9 +26,9 @@ PICTURE = "cost.svg"
 def main() -> None:
     """Enumerate, check and write."""
     parser = run_parser("budget", __doc__, Path("build/budget"), FOLDER)
-    add_check(parser)
     options = parser.parse_args()
-    found = find_all(FOLDER, options.work / "budget.db", options.workers, check=options.check)
+    options.output.mkdir(parents=True, exist_ok=True)
+    found = find_all(FOLDER, options.work / "budget.db", options.workers)
     write_whole(options.output / "designs.csv", _table(found).encode())
     write_whole(options.output / PICTURE, _picture(found).encode())
     write_whole(options.output / "RESULTS.md", "\n".join(_page(found)).encode())
