@@ -9,7 +9,7 @@ from phaze_opt.codec import write_whole
 from studies.atlas.answers import answer
 from studies.atlas.page import page
 from studies.atlas.questions import FOLDER, VARIED, questions
-from studies.run_options import add_check, run_parser
+from studies.run_options import run_parser
 from studies.work import Work
 
 
@@ -18,7 +18,7 @@ def main() -> None:
     parser = run_parser("atlas", __doc__, Path("build/atlas"), FOLDER)
     parser.add_argument("--only", default="*", help="names of studies: 'atlas-llama3-8b*'")
     parser.add_argument("--parts", nargs="+", help="of the page: models, bits, devices, variants")
-    add_check(parser)
+    parser.add_argument("--check", action="store_true", help="check the certificates")
     options = parser.parse_args()
     work = Work(options.work, options.workers)
     answers = [
