@@ -227,8 +227,7 @@ def proof_lines(found: Found, table: str) -> Iterator[str]:
         f"{enumeration.evaluated:,} evaluated; the others are bounded below the {TOP} best "
         f"(`{table}`)"
     )
-    if found.checked:
-        yield f"- Certificate checked: {'; '.join(found.checked)}"
+    yield f"- Certificate checked: {'; '.join(found.checked)}"
 
 
 def _network_words(found: Found) -> str:

@@ -1,7 +1,8 @@
 """Enumerate the spaces of this folder and write what they prove: ``python -m studies.budget``.
 
 Every study is enumerated once per database, and its certificate is checked. A table of the best
-designs of all, the picture of throughput against cost, and the page ``RESULTS.md`` go into the folder.
+designs of all, the picture of throughput against cost, and the page ``RESULTS.md`` go into the
+folder.
 """
 
 from __future__ import annotations

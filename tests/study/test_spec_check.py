@@ -190,8 +190,9 @@ def test_the_schema_knows_the_numbers_of_a_level_and_no_others() -> None:
         assert known == (name in levels)
     Space("tpuv4-lanes", **levels)
     for name in others:
+        unknown: dict[str, Any] = {name: 1}
         with pytest.raises(InputError):
-            Space("tpuv4-lanes", **{name: 1})
+            Space("tpuv4-lanes", **unknown)
 
 
 @pytest.mark.parametrize(
