@@ -29,7 +29,7 @@ study: $(STAMP)
 paper: $(STAMP)
 	$(BIN)/python -m studies.paper $(OPTIONS)
 
-# Some 50 spaces, each enumerated; answers that build/atlas has are not computed again.
+# Some 80 spaces, each enumerated; answers that build/atlas has are not computed again.
 atlas: $(STAMP)
 	$(BIN)/python -m studies.atlas $(OPTIONS)
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from phaze_opt.evaluation import Evaluation
+from phaze_opt.hardware.accelerator import Accelerator
 from phaze_opt.hardware.presets import load_accelerator
 from phaze_opt.spec.axes import Scalar
 from phaze_opt.spec.designs import chip_of
@@ -16,6 +17,7 @@ from phaze_opt.whole_space.engine import Engine
 from phaze_opt.whole_space.enumerating import certificate_of, enumerate_study, verify_certificate
 from studies.atlas.questions import HBM_RATIO, KNOWN_CHIPS, Question, alone
 from studies.paper.searches import Winner, enumerated, search, study_in
+from studies.paper.settings import changed
 from studies.work import Work
 
 TOP = 10
@@ -35,6 +37,9 @@ class Trained:
         0 where it does not fit.
     placement
         Degrees; empty where it does not fit.
+    devices, tco_usd, wall_power_w
+        How many of it, what all of them cost with their electricity, and what each draws; 0 where
+        no bill was asked.
     """
 
     chip: str
@@ -44,6 +49,9 @@ class Trained:
     placement: str = ""
     energy_j_per_sample: float = 0.0
     shares: Mapping[str, float] | None = None
+    devices: int = 0
+    tco_usd: float = 0.0
+    wall_power_w: float = 0.0
 
     @classmethod
     def by(cls, chip: str, area_mm2: float | None, evaluation: Evaluation, batch: int) -> Trained:
@@ -51,6 +59,7 @@ class Trained:
         placement, time_s = evaluation.placement, evaluation.time_per_batch_s
         if placement is None or time_s is None:
             return cls(chip, area_mm2, 0.0)
+        bill = evaluation.bill
         return cls(
             chip=chip,
             area_mm2=area_mm2,
@@ -59,6 +68,9 @@ class Trained:
             placement=placement.degrees_text,
             energy_j_per_sample=evaluation.energy_j_per_batch / batch,
             shares={name: s / time_s for name, s in evaluation.time_breakdown_s.items()},
+            devices=placement.devices if bill is None else bill.devices,
+            tco_usd=bill.tco_usd.central if bill is not None else 0.0,
+            wall_power_w=bill.wall_power_w_per_device.central if bill is not None else 0.0,
         )
 
 
@@ -122,15 +134,32 @@ class Answer:
     checks: int | None = None
 
 
-def answer(work: Work, question: Question, *, chip_first: bool, check: bool = False) -> Answer:
+@dataclass(frozen=True)
+class Common:
+    """One chip for many models.
+
+    Attributes
+    ----------
+    models
+        Those that it is searched for.
+    winner
+        The certified best of the geometric mean over them, of throughput over the H100's.
+    trained
+        Every model of the atlas on it, at the best of the options of its own question.
+    """
+
+    models: tuple[str, ...]
+    winner: Winner
+    trained: tuple[Trained, ...]
+
+
+def answer(work: Work, question: Question, *, check: bool = False) -> Answer:
     """Answer a question, unless that was done.
 
     Parameters
     ----------
     work
         Of the run.
-    chip_first
-        Whether to search the chip alone too, and to place it afterwards.
     check
         Whether to check the certificate, which takes more memory than to find it.
     """
@@ -140,11 +169,11 @@ def answer(work: Work, question: Question, *, chip_first: bool, check: bool = Fa
     if check:
         part = f"check-{spec.name}"
         checks = work.answer(part, spec, Checked, lambda: _check(work, spec)).statements
-    if question.part != "models":
+    if not question.beside:
         return Answer(question, proven, checks=checks)
     known = work.answer(f"known-{spec.name}", [spec, KNOWN_CHIPS], Known, lambda: _known(spec))
     first = None
-    if chip_first:
+    if question.chip_first:
         winner = search(work, alone(spec))
         part = f"chip-first-{spec.name}"
         first = work.answer(part, [spec, winner], Trained, lambda: _placed(spec, winner))
@@ -175,20 +204,36 @@ def _check(work: Work, spec: StudySpec) -> Checked:
     return Checked(sum(check.checked for check in verify_certificate(certificate)))
 
 
+def common_answer(work: Work, spec: StudySpec, asked: Sequence[Question]) -> Common:
+    """Find one chip for many models, and train models on it, unless that was done.
+
+    Parameters
+    ----------
+    work
+        Of the run.
+    spec
+        One of `common_studies`.
+    asked
+        The questions of the models alone.
+    """
+    winner = search(work, spec)
+
+    def found() -> Common:
+        chip = winner.accelerator
+        models = tuple(workload.model for workload in spec.workloads)
+        trained = [_at_best(each.words, chip, each.spec, winner.area_mm2) for each in asked]
+        return Common(models, winner, tuple(trained))
+
+    specs = [each.spec for each in asked]
+    return work.answer(f"trained-on-{spec.name}", [specs, winner], Common, found)
+
+
 def _known(spec: StudySpec) -> Known:
-    """Train the model on known chips, one after the other, each at its best."""
-    return Known(tuple(_on_known(spec, KNOWN_CHIPS)))
-
-
-def _on_known(spec: StudySpec, names: tuple[str, ...]) -> Iterator[Trained]:
-    """Yield the model on each of some chips."""
-    chips = [load_accelerator(name) for name in names]
-    for name, chip, run in zip(names, chips, train_at_best(spec, chips), strict=True):
-        area_mm2 = chip.area_chip_mm2
-        if run is None:
-            yield Trained(name, area_mm2, 0.0)
-        else:
-            yield Trained.by(name, area_mm2, run.evaluation, spec.global_batch)
+    """Train the model on known chips, each at its best."""
+    chips = {name: load_accelerator(name) for name in KNOWN_CHIPS}
+    return Known(
+        tuple(_at_best(name, chip, spec, chip.area_chip_mm2) for name, chip in chips.items())
+    )
 
 
 def _placed(spec: StudySpec, winner: Winner) -> Trained:
@@ -196,7 +241,19 @@ def _placed(spec: StudySpec, winner: Winner) -> Trained:
     plain = dict(winner.values)
     plain["hbm_gib"] = float(plain["hbm_gb_per_s"]) / HBM_RATIO
     chip = chip_of(load_accelerator(spec.space.base), plain)
-    (run,) = train_at_best(spec, [chip])
-    if run is None:
-        return Trained("chip first", winner.area_mm2, 0.0)
-    return Trained.by("chip first", winner.area_mm2, run.evaluation, spec.global_batch)
+    return _at_best("chip first", chip, spec, winner.area_mm2)
+
+
+def _at_best(name: str, chip: Accelerator, spec: StudySpec, area_mm2: float | None) -> Trained:
+    """Train the model of a space on a chip, on as many as the space has and its limits allow."""
+    counts = [spec]
+    if "devices" in spec.space.searched:
+        counts = [
+            changed(spec, str(count), {"devices": count})
+            for count in spec.space.values_of("devices")
+        ]
+    runs = [run for each in counts for run in train_at_best(each, [chip]) if run is not None]
+    if not runs:
+        return Trained(name, area_mm2, 0.0)
+    best = max(runs, key=lambda run: run.evaluation.throughput_samples_per_s)
+    return Trained.by(name, area_mm2, best.evaluation, spec.global_batch)

@@ -8,33 +8,37 @@ from phaze_opt.evaluation import COST_MODEL_VERSION
 from phaze_opt.report.words import kind_words
 from phaze_opt.spec.axes import Scalar
 from phaze_opt.units import format_number
-from studies.atlas.answers import Answer, Trained
+from studies.atlas.answers import Answer, Common, Trained
 
 _LEAST_SHARE = 0.01
 _CHIP = ("num_tc", "pe_x", "pe_y", "num_vc", "pe_vc", "glb_mib", "hbm_gib")
 
 
-def page(answers: Sequence[Answer]) -> str:
+def page(answers: Sequence[Answer], common: Sequence[Common] = ()) -> str:
     """Return the page.
 
     Parameters
     ----------
     answers
         In the order of the questions.
+    common
+        Chips for many models; none where that is not asked.
     """
     of_part: dict[str, list[Answer]] = {}
     for answer in answers:
         of_part.setdefault(answer.question.part, []).append(answer)
     lines = ["# What should train the models of 2026?", "", *_first(answers), ""]
-    for part, write in _PARTS.items():
+    for part, write in PARTS.items():
         if part in of_part:
             lines += [*write(of_part[part], answers), ""]
+        if part == "models" and common:
+            lines += [*_common(common, of_part[part]), ""]
     return "\n".join([*lines, *_proofs(answers), ""])
 
 
 def _first(answers: Sequence[Answer]) -> Iterator[str]:
     """Yield what it comes to."""
-    models = [answer for answer in answers if answer.known]
+    models = [answer for answer in answers if answer.question.part == "models"]
     gains = {answer.question.words: _over(answer, answer.known[0]) for answer in models}
     fitting = {words: gain for words, gain in gains.items() if gain > 0.0}
     certified = sum(answer.proven.status == "certified" for answer in answers)
@@ -85,17 +89,137 @@ def _models(part: Sequence[Answer], _: Sequence[Answer]) -> Iterator[str]:
         "be above 1."
     )
     yield ""
-    names = [known.chip for known in part[0].known]
-    areas = [known.area_mm2 for known in part[0].known]
+    yield from _beside(part)
+
+
+def _beside(part: Sequence[Answer]) -> Iterator[str]:
+    """Yield the table of known chips beside winners."""
+    beside = [answer for answer in part if answer.known]
     shown = [
-        f"{name} ({'no area' if area is None else f'{area:,.0f} mm²'})"
-        for name, area in zip(names, areas, strict=True)
+        f"{chip.chip} ({'no area' if chip.area_mm2 is None else f'{chip.area_mm2:,.0f} mm²'})"
+        for chip in beside[0].known
     ]
     rows = (
         [answer.question.words, *(_share(known, answer) for known in answer.known)]
-        for answer in part
+        for answer in beside
     )
     yield from _table(["model", *shown], rows)
+
+
+def _common(common: Sequence[Common], models: Sequence[Answer]) -> Iterator[str]:
+    """Yield one chip for all dense models, and one for all with experts."""
+    yield "## One chip for many models"
+    yield ""
+    yield (
+        "The chip whose geometric mean over some models, of throughput over the H100's, is the "
+        "highest of its space:"
+    )
+    yield ""
+    for each in common:
+        winner = each.winner
+        yield (
+            f"- for {', '.join(each.models)}: {winner.value:.3f}, {winner.status} among "
+            f"{winner.points:,}: {_chip(winner.values)}, {winner.area_mm2:,.0f} mm²"
+        )
+    yield ""
+    yield (
+        "Every model on each of them, at the best of its own options, relative to the certified "
+        "optimum of its own chip, than which no common chip is better:"
+    )
+    yield ""
+    shares = zip(*(each.trained for each in common), strict=True)
+    rows = (
+        [own.question.words, *(_share(trained, own) for trained in on_each)]
+        for own, on_each in zip(models, shares, strict=True)
+    )
+    yield from _table(["model", *(f"chip for {len(each.models)}" for each in common)], rows)
+
+
+def _dollars(part: Sequence[Answer], _: Sequence[Answer]) -> Iterator[str]:
+    """Yield winners for equal dollars."""
+    yield "## For what 1,024 H100 cost"
+    yield ""
+    yield (
+        "At most 43 million US dollars for chips, hosts, network and five years of electricity, "
+        "every chip at seven times what it costs to make. How many there are is searched; a chip "
+        "has at most 2,000 mm². Known chips are as many as that buys, with their own dies."
+    )
+    yield ""
+    yield from _paid(part)
+
+
+def _watts(part: Sequence[Answer], _: Sequence[Answer]) -> Iterator[str]:
+    """Yield winners for equal watts."""
+    yield "## With the watts of 1,024 H100"
+    yield ""
+    yield (
+        "1,024 chips of at most 2,000 mm², 32 of them in a rack that draws at most 32 kW at the "
+        "wall with hosts and network: about what H100s do. Known chips that draw more do not fit."
+    )
+    yield ""
+    yield from _paid(part)
+
+
+def _paid(part: Sequence[Answer]) -> Iterator[str]:
+    """Yield the tables of winners within a budget, and of known chips beside them."""
+    head = ("model", "samples/s", "MFU", "chips", "million USD", "W each", "mm²", "chip", "bits")
+    yield from _table(
+        head,
+        (
+            [
+                answer.question.words,
+                format_number(trained.samples_per_s),
+                f"{trained.mfu:.1%}",
+                f"{trained.devices:,}",
+                f"{trained.tco_usd / 1e6:.1f}",
+                f"{trained.wall_power_w:,.0f}",
+                f"{trained.area_mm2:,.0f}",
+                _chip(answer.proven.values),
+                str(answer.proven.values.get("precision", "bf16")),
+            ]
+            for answer in part
+            for trained in [answer.proven.trained]
+        ),
+    )
+    yield ""
+    yield "Known chips within the same budget, relative to the certified optimum in bf16:"
+    yield ""
+    yield from _beside(part)
+
+
+def _network(part: Sequence[Answer], answers: Sequence[Answer]) -> Iterator[str]:
+    """Yield what the network, searched with the chip, brings."""
+    yield "## Chip and network together"
+    yield ""
+    yield (
+        "The PHYs of all links count as area of the chip, within that of an H100 with the links of "
+        "its nodes. Fixed, the network is that of H100 nodes; then the devices per scale-up "
+        "domain, their links and the bandwidth between domains are searched."
+    )
+    yield ""
+    head = ("question", "samples/s", "× the answer above", "chip", "network", "placement")
+    yield from _table(
+        head,
+        (
+            [
+                answer.question.words,
+                format_number(answer.proven.trained.samples_per_s),
+                _gain(answer, answers),
+                _chip(answer.proven.values),
+                _network_words(answer.proven.values),
+                answer.proven.trained.placement,
+            ]
+            for answer in part
+        ),
+    )
+
+
+def _network_words(values: Mapping[str, Scalar]) -> str:
+    """Return the searched network of a design in a few words."""
+    axes = ("network.0.group_size", "network.0.links", "network.1.bandwidth_gb_per_s")
+    if axes[0] not in values:
+        return "as of the question"
+    return "{} per domain, {} links each, {} GB/s between".format(*(values[axis] for axis in axes))
 
 
 def _bits(part: Sequence[Answer], answers: Sequence[Answer]) -> Iterator[str]:
@@ -188,9 +312,12 @@ def _proofs(answers: Sequence[Answer]) -> Iterator[str]:
     )
 
 
-_PARTS = {
+PARTS = {
     "models": _models,
     "bits": _bits,
+    "dollars": _dollars,
+    "watts": _watts,
+    "network": _network,
     "devices": _devices,
     "variants": _variants,
 }

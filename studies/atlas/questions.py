@@ -1,13 +1,14 @@
-"""What the atlas asks: models, numbers of bits and of devices, and variants of the setting."""
+"""What the atlas asks: models, budgets, numbers of bits and of devices, variants of the setting."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from phaze_opt.spec.study_spec import StudySpec, read_spec
+from phaze_opt.economics.choices import Economics
+from phaze_opt.spec.study_spec import AreaSpec, ConstraintSpec, StudySpec, WorkloadSpec, read_spec
 from studies.paper.settings import ENDLESS_GIB, changed
 
 FOLDER = Path(__file__).parent
@@ -59,6 +60,10 @@ _BITS: Mapping[str, Any] = {
     "fp4_ratio": [4.0, 8.0],
 }
 _DEVICES = (256, 4096, 16384)
+_LARGEST = AreaSpec(max_mm2=2000.0, model="chip")
+"""Of chips that a budget limits: about what a B200 has."""
+_PAID = Economics(margin=7.0)
+"""H100: 22,000 USD for 3,170 to make it."""
 
 
 @dataclass(frozen=True)
@@ -96,6 +101,48 @@ VARIANTS = (
 """Of three models."""
 
 
+BUDGETS = (
+    Variant(
+        "dollars",
+        "for what 1,024 H100 cost",
+        {
+            "area": _LARGEST,
+            "economics": _PAID,
+            "constraints": ConstraintSpec(max_cost_usd=43e6),
+        },
+        {"devices": [256, 512, 1024, 2048]},
+    ),
+    Variant(
+        "watts",
+        "with the watts of 1,024 H100",
+        {
+            "area": _LARGEST,
+            "economics": _PAID,
+            "constraints": ConstraintSpec(max_power_w_rack=32e3),
+        },
+    ),
+)
+"""Instead of the area of an H100; ``base.toml`` has 32 devices in a rack."""
+LINKS = Variant(
+    "links", "PHYs of links take area", {"area": AreaSpec("h100", model="chip", links=True)}
+)
+NETWORK = Variant(
+    "network",
+    "chip and network together",
+    axes={
+        "network.0.group_size": [8, 64],
+        "network.0.links": [6, 12, 18],
+        "network.0.bandwidth_gb_per_s": "25 * network.0.links",
+        "network.1.bandwidth_gb_per_s": [25.0, 50.0, 100.0],
+    },
+)
+_COMMON = {
+    "microbatch": {"solve": [1, 2]},
+    "recompute": {"solve": ["none", "full"]},
+    "sequence_parallel": True,
+}
+
+
 @dataclass(frozen=True)
 class Question:
     """A space, of which the best design is to be proven.
@@ -103,41 +150,83 @@ class Question:
     Attributes
     ----------
     part
-        Of the page: ``models``, ``bits``, ``devices`` or ``variants``.
+        Of the page: ``models``, ``bits``, ``dollars``, ``watts``, ``network``, ``devices`` or
+        ``variants``.
     words
         For its row.
     against
         The study that it is set against.
+    beside, chip_first
+        Whether known chips stand beside it, and whether the chip is searched alone too, and placed
+        afterwards.
     """
 
     part: str
     words: str
     spec: StudySpec
     against: str = ""
+    beside: bool = False
+    chip_first: bool = False
 
 
 def questions() -> Iterator[Question]:
     """Yield all that is asked, every question after the one that it is set against."""
-    base = read_spec(FOLDER / "base.toml")
+    base = read_base()
     for asked in MODELS:
         spec = changed(base, asked.name, asked.axes, model=asked.model, **asked.fields)
-        yield Question("models", asked.name, spec)
+        varied = asked.name in VARIED
+        yield Question("models", asked.name, spec, beside=True, chip_first=varied)
         yield _varied("bits", asked.name, spec, BITS)
-        if asked.name not in VARIED:
-            continue
-        for devices in _DEVICES:
-            batch = spec.global_batch * devices // spec.devices
-            fields = {"devices": devices, "global_batch": batch}
-            words = f"{asked.name}, {devices:,} devices"
-            yield _varied("devices", words, spec, Variant(f"on-{devices}", "", fields))
-        for variant in VARIANTS:
-            yield _varied("variants", f"{asked.name}, {variant.words}", spec, variant)
+        for budget in BUDGETS:
+            paid = _varied(budget.name, asked.name, spec, budget)
+            yield replace(paid, beside=True)
+            yield _varied(budget.name, f"{asked.name}, {BITS.words}", paid.spec, BITS)
+        if varied:
+            yield from _of_varied(asked.name, spec)
+
+
+def read_base() -> StudySpec:
+    """Read the study that the questions change."""
+    return read_spec(FOLDER / "base.toml")
+
+
+def _of_varied(name: str, spec: StudySpec) -> Iterator[Question]:
+    """Yield what is asked of some models only."""
+    links = _varied("network", f"{name}, {LINKS.words}", spec, LINKS)
+    yield links
+    yield _varied("network", f"{name}, {NETWORK.words}", links.spec, NETWORK)
+    for devices in _DEVICES:
+        batch = spec.global_batch * devices // spec.devices
+        fields = {"devices": devices, "global_batch": batch}
+        words = f"{name}, {devices:,} devices"
+        yield _varied("devices", words, spec, Variant(f"on-{devices}", "", fields))
+    for variant in VARIANTS:
+        yield _varied("variants", f"{name}, {variant.words}", spec, variant)
 
 
 def _varied(part: str, words: str, spec: StudySpec, variant: Variant) -> Question:
     """Return the question of a variant of a study."""
     other = changed(spec, variant.name, variant.axes, **variant.fields)
     return Question(part, words, other, against=spec.name)
+
+
+def common_studies(base: StudySpec) -> Iterator[StudySpec]:
+    """Yield the studies of one chip for all dense models, and for all with experts.
+
+    At the models' own length. Each model has its own options; fewer than where it is alone, to be
+    found in minutes.
+    """
+    models = [asked for asked in MODELS if "sequence" not in asked.fields]
+    fields = {"model": None, "baselines": ("h100",), "relative_to": "h100", **_DISPATCHED}
+    for name, experts in (("common-dense", False), ("common-experts", True)):
+        workloads = tuple(
+            WorkloadSpec(asked.model, global_batch=asked.fields.get("global_batch"))
+            for asked in models
+            if ("expert_parallel" in asked.axes) == experts
+        )
+        degrees = {"expert_parallel": {"solve": [16, 64]}} if experts else {}
+        if workloads:
+            yield changed(base, name, {**_COMMON, **degrees}, workloads=workloads, **fields)
 
 
 def alone(spec: StudySpec) -> StudySpec:

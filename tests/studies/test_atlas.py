@@ -8,10 +8,22 @@ from pathlib import Path
 import pytest
 
 from phaze_opt.spec.freezing import check_names
-from phaze_opt.spec.study_spec import StudySpec
-from studies.atlas.answers import Answer, answer
+from phaze_opt.spec.study_spec import ConstraintSpec, StudySpec
+from studies.atlas import questions as asking
+from studies.atlas.answers import Answer, answer, common_answer
 from studies.atlas.page import page
-from studies.atlas.questions import BITS, KNOWN_CHIPS, Question, alone, questions
+from studies.atlas.questions import (
+    BITS,
+    BUDGETS,
+    KNOWN_CHIPS,
+    Asked,
+    Question,
+    Variant,
+    alone,
+    common_studies,
+    questions,
+    read_base,
+)
 from studies.certified import find, main
 from studies.paper.settings import changed
 from studies.work import Work
@@ -21,6 +33,7 @@ AXES = {
     **{"num_tc": [8, 16], "num_vc": [8], "pe_x": [64], "pe_y": [128], "pe_vc": [512]},
     **{"glb_mib": [32], "hbm_gib": [40, 80], "microbatch": [1], "recompute": ["none"]},
 }
+_LIMITS = (ConstraintSpec(max_cost_usd=4e5), ConstraintSpec(max_power_w_rack=3e4))
 FIELDS = {"model": TINY, "devices": 8, "global_batch": 16, "tensor_parallel": (1, 2)}
 
 STUDY = f"""
@@ -42,6 +55,12 @@ def small() -> StudySpec:
     return changed(next(questions()).spec, "small", AXES, **FIELDS)
 
 
+def _within(small: StudySpec, budget: Variant, limit: ConstraintSpec) -> StudySpec:
+    """Return a question of few designs within a budget of eight devices."""
+    axes = {"devices": [4, 8]} if "devices" in budget.axes else {}
+    return changed(small, budget.name, axes, **{**budget.fields, "constraints": limit})
+
+
 @pytest.fixture(scope="module")
 def work(tmp_path_factory: pytest.TempPathFactory) -> Work:
     """Return the work of a run."""
@@ -53,19 +72,23 @@ def answers(work: Work, small: StudySpec) -> list[Answer]:
     """Return the answers of a model, of fewer bits, and of more devices."""
     axes = {**BITS.axes, "precision": ["bf16", "mxfp8"]}
     asked = [
-        Question("models", "small", small),
+        Question("models", "small", small, beside=True, chip_first=True),
         Question("bits", "small", changed(small, "bits", axes), small.name),
         Question("devices", "16 devices", changed(small, "on-16", devices=16), small.name),
     ]
+    budgets = [
+        Question(budget.name, "small", _within(small, budget, limit), small.name, beside=True)
+        for budget, limit in zip(BUDGETS, _LIMITS, strict=True)
+    ]
     return [
-        answer(work, each, chip_first=each.part == "models", check=each.part == "models")
-        for each in asked
+        *[answer(work, each, check=each.part == "models") for each in asked],
+        *[answer(work, each) for each in budgets],
     ]
 
 
 def test_nothing_beats_a_winner(answers: list[Answer]) -> None:
     """Neither a chip that was chosen before its placement; and fewer bits are a choice more."""
-    first, bits, _ = answers
+    first, bits = answers[:2]
     assert all(each.proven.status == "certified" for each in answers)
     assert first.chip_first is not None and first.checks and bits.checks is None
     assert first.chip_first.samples_per_s <= first.proven.trained.samples_per_s
@@ -77,18 +100,44 @@ def test_answers_are_kept(work: Work, answers: list[Answer]) -> None:
     """Asked again, nothing is computed."""
     first = answers[0]
     told: list[str] = []
-    again = answer(replace(work, tell=told.append), first.question, chip_first=True, check=True)
+    again = answer(replace(work, tell=told.append), first.question, check=True)
     assert again == first and not told
 
 
 def test_every_figure_of_the_page_is_an_answer(answers: list[Answer]) -> None:
     """Rows of all parts stand there, and each is set against its own."""
     text = page(answers)
-    assert "3 of 3 optima are certified" in text
+    assert "5 of 5 optima are certified" in text
     for each in answers:
         assert f"| {each.question.spec.name} | {each.proven.points:,} |" in text
     ratio = answers[1].proven.trained.samples_per_s / answers[0].proven.trained.samples_per_s
     assert f"| {ratio:.3f} | " in text
+
+
+def test_budgets_are_kept(answers: list[Answer]) -> None:
+    """By winners and by the known chips beside them, of which there are as many as is best."""
+    dollars, watts = answers[3:]
+    for each in (dollars.proven.trained, *dollars.known):
+        assert each.tco_usd <= 4e5 and each.devices in (0, 4, 8)
+    for each in (watts.proven.trained, *watts.known):
+        assert each.wall_power_w * 32 <= 3e4
+    assert any(each.samples_per_s for each in dollars.known)
+
+
+def test_a_common_chip_is_no_better_than_its_own(
+    work: Work, answers: list[Answer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the models that it is made for, of which one has a layer more."""
+    other = TINY.replace("layers=2", "layers=3")
+    monkeypatch.setattr(asking, "MODELS", (Asked(TINY), Asked(other)))
+    base = changed(read_base(), "few", AXES, devices=8, global_batch=16, tensor_parallel=(1, 2))
+    first, (spec,) = answers[0], common_studies(base)
+    common = common_answer(work, spec, [first.question])
+    (trained,) = common.trained
+    assert common.winner.status == "certified"
+    assert 0.0 < trained.samples_per_s <= first.proven.trained.samples_per_s
+    assert common.models == (TINY, other)
+    assert "## One chip for many" in page([first], [common])
 
 
 def test_every_question_can_be_asked() -> None:
@@ -100,6 +149,8 @@ def test_every_question_can_be_asked() -> None:
         assert not each.against or each.against in names[:place]
         check_names(each.spec)
     check_names(alone(asked[0].spec))
+    for spec in common_studies(read_base()):
+        check_names(spec)
 
 
 def test_a_folder_is_enumerated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
