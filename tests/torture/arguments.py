@@ -19,8 +19,8 @@ from tests.torture.world import World
 
 PROGRAM = "import sys; from phaze_opt.cli.main import run; sys.argv[0] = 'phaze-opt'; run()"
 SECRET = "hunter2-do-not-print"
-_LONG = {("dashboard",), ("validate",), ("study", "robust")}
-"""One serves until it is stopped, the others always do the same work of many seconds."""
+_LONG = {("dashboard",), ("explore",), ("validate",), ("study", "robust")}
+"""Two serve until they are stopped, the others always do the same work of many seconds."""
 
 _NAMES = {"accelerator": "h100", "cluster": "dgx-h100"}
 """What the commands of a noun know; those of all others know the study."""
