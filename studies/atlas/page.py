@@ -42,11 +42,15 @@ def _first(answers: Sequence[Answer]) -> Iterator[str]:
     gains = {answer.question.words: _over(answer, answer.known[0]) for answer in models}
     fitting = {words: gain for words, gain in gains.items() if gain > 0.0}
     certified = sum(answer.proven.status == "certified" for answer in answers)
+    gaps = [answer.proven.gap for answer in answers]
+    rest = (
+        f"; what is left of the others is no more than {max(gaps):.1%} better" if any(gaps) else ""
+    )
     yield (
         f"{certified} of {len(answers)} optima are certified: no other design of the space is "
-        "better, for this model of costs. How well a model learns in fewer bits is not modelled, "
-        f"and no chip of the spaces has been built. Cost model {COST_MODEL_VERSION}; written by "
-        "`make atlas`."
+        f"better, for this model of costs{rest}. How well a model learns in fewer bits is not "
+        f"modelled, and no chip of the spaces has been built. Cost model {COST_MODEL_VERSION}; "
+        "written by `make atlas`."
     )
     if fitting:
         least, most = (choose(fitting, key=fitting.__getitem__) for choose in (min, max))
@@ -304,7 +308,7 @@ def _proofs(answers: Sequence[Answer]) -> Iterator[str]:
                 answer.question.spec.name,
                 f"{answer.proven.points:,}",
                 f"{answer.proven.evaluated:,}",
-                answer.proven.status,
+                _status(answer),
                 "not checked" if answer.checks is None else f"{answer.checks:,}",
             ]
             for answer in answers
@@ -345,6 +349,12 @@ def _winner(answer: Answer) -> list[str]:
         str(values["hbm_gib"]),
         trained.placement,
     ]
+
+
+def _status(answer: Answer) -> str:
+    """Return whether the optimum is certified, else its gap."""
+    proven = answer.proven
+    return proven.status if proven.gap == 0.0 else f"gap {proven.gap:.1%}"
 
 
 def _chip(values: Mapping[str, Scalar]) -> str:

@@ -92,8 +92,12 @@ def study_in(work: Work, spec: StudySpec) -> Study:
         return create_study(spec, work.storage)
 
 
-def enumerated(work: Work, spec: StudySpec, top: int = TOP) -> tuple[Study, Enumeration]:
+def enumerated(
+    work: Work, spec: StudySpec, top: int = TOP, time_limit_s: float | None = None
+) -> tuple[Study, Enumeration]:
     """Return the study of a spec, and its so many best designs: one at least.
+
+    Within a time limit, if there is one, with the gap that is left then.
 
     Raises
     ------
@@ -101,7 +105,7 @@ def enumerated(work: Work, spec: StudySpec, top: int = TOP) -> tuple[Study, Enum
         If no design is feasible.
     """
     study = study_in(work, spec)
-    enumeration = enumerate_study(study, top=top, workers=work.workers)
+    enumeration = enumerate_study(study, top=top, time_limit_s=time_limit_s, workers=work.workers)
     if not enumeration.top:
         raise InputError(f"No design of the study {spec.name!r} is feasible.")
     return study, enumeration
