@@ -31,7 +31,7 @@ from phaze_opt.passes.estimates import Chip
 from phaze_opt.passes.graphs import default_fusion
 from phaze_opt.passes.layer_cost import LeastLayers
 from phaze_opt.passes.least_energy import fused_passes, least_batch_energy_j
-from phaze_opt.passes.least_seconds import least_layers, longest_layers
+from phaze_opt.passes.least_seconds import least_layers, links_s, longest_layers
 from phaze_opt.placement.least import LeastPlacement
 from phaze_opt.placement.most_held import most_held_bytes
 from phaze_opt.point import (
@@ -482,7 +482,8 @@ class StudyBounds:
             distinct = [index for _, index in variant.nodes]
             degrees = self._degrees(capture, cluster, training)
             most = self.study.spec.constraints.max_devices
-            self._placements[key] = LeastPlacement(problem, tensor, distinct, degrees, most)
+            sent_s = links_s(variant, cluster, training, fusion)
+            self._placements[key] = LeastPlacement(problem, tensor, distinct, degrees, most, sent_s)
         return self._placements[key]
 
 

@@ -208,6 +208,19 @@ def estimate_jointly(
     return JointEstimate(both, joined.parts, joined.link_s)
 
 
+def link_seconds(
+    graphs: Sequence[OperatorGraph], cluster: Cluster, tensor_parallel: int
+) -> tuple[float, ...]:
+    """Return for how long each of some graphs uses the network, on any accelerator.
+
+    Parameters
+    ----------
+    graphs, cluster, tensor_parallel
+        As for `estimate_jointly`.
+    """
+    return _joined(tuple(graphs), cluster, (tensor_parallel,) * len(graphs)).link_s
+
+
 @dataclass(frozen=True, eq=False)
 class _JoinedGraphs:
     """Several graphs as one: its table, what `communication_of` gives, and the same of each."""

@@ -24,7 +24,7 @@ from phaze_opt.arrays import FloatArray
 from phaze_opt.choices import FusionMode
 from phaze_opt.errors import InputError
 from phaze_opt.estimator.chips import Chips, chip_column, hbm_saved_s
-from phaze_opt.estimator.estimate import ModeSeconds
+from phaze_opt.estimator.estimate import ModeSeconds, link_seconds
 from phaze_opt.estimator.least_seconds import LeastSeconds, least_seconds
 from phaze_opt.estimator.least_traffic import (
     cached_bytes,
@@ -37,7 +37,14 @@ from phaze_opt.network.cluster import Cluster
 from phaze_opt.passes.bare_layers import copies_s
 from phaze_opt.passes.chunked_collectives import beside_products, of_tensor_groups
 from phaze_opt.passes.estimates import with_lane_rate
-from phaze_opt.passes.graphs import again_of, as_estimated, default_fusion, fuse_once, graphs_of
+from phaze_opt.passes.graphs import (
+    again_of,
+    as_estimated,
+    default_fusion,
+    fuse_once,
+    graphs_of,
+    runs_again,
+)
 from phaze_opt.passes.handled import check_handled
 from phaze_opt.passes.launches import host_s
 from phaze_opt.passes.layer_cost import LeastLayers
@@ -118,6 +125,39 @@ def least_layers(
     run = _Run(cluster, training, variant.tensor_parallel, lane_rate, units)
     bound = _roofline_passes if rooflines else _least_passes
     return _layers(variant, chips, fusion or default_fusion(chips[0]), run, bound)
+
+
+def links_s(
+    variant: WorkloadVariant, cluster: Cluster, training: Training, fusion: FusionMode
+) -> FloatArray | None:
+    """Return for how long the layers' collectives use the network, on any chip.
+
+    Parameters
+    ----------
+    variant, cluster, training, fusion
+        As for `least_layers`.
+
+    Returns
+    -------
+    links_s : (2, distinct layers)
+        In the forward, and in the backward with recompute; ``None`` where passes are not what
+        replicas send beside: they run in pairs, in halves, or wait for the host.
+    """
+    if training.pairs_microbatches or training.splits_backward or training.offloads:
+        return None
+    passes = [graphs_of(layer, training) for layer in variant.layers]
+    graphs = [fuse_once(graph, fusion) for of_layer in passes for graph in of_layer.values()]
+    every_s = iter(link_seconds(graphs, cluster, variant.tensor_parallel))
+    by_layer = [{name: next(every_s) for name in of_layer} for of_layer in passes]
+    return np.array(
+        [
+            [own["forward"] for own in by_layer],
+            [
+                own["backward"] + (runs_again(layer, own, training) or 0.0)
+                for layer, own in zip(variant.layers, by_layer, strict=True)
+            ],
+        ]
+    )
 
 
 def longest_layers(

@@ -42,6 +42,10 @@ class LeastPlacement:
         all, and of all splits.
     most_devices
         Placements on more devices count as not fitting; ``None`` for no limit.
+    links_s : (2, distinct layers)
+        For how long groups beside the replicas use the network in the forward, and in the backward
+        with recompute, of every distinct layer: at most as long as on any chip. ``None`` where
+        nothing is known of it.
 
     Raises
     ------
@@ -56,6 +60,7 @@ class LeastPlacement:
         distinct: Sequence[int],
         degrees: Degrees | None = None,
         most_devices: int | None = None,
+        links_s: FloatArray | None = None,
     ) -> None:
         check_handled(problem.training)
         self.training = problem.training
@@ -67,13 +72,19 @@ class LeastPlacement:
         self._bare = PlacementProblem({tensor: layers}, *given, 0.0, np.inf)
         self._degrees, self._tensor = degrees, tensor
         self._most_devices = most_devices
+        self._links_s = links_s
 
     @cached_property
     def _candidates(self) -> LeastCandidates:
         # Its costs of all stages, of which the bounds need a small part, are let go here.
-        return LeastCandidates.of(
+        candidates = LeastCandidates.of(
             CandidateCosts(self._bare), self._distinct, self._degrees, self._most_devices
         )
+        if self._links_s is None:
+            return candidates
+        links = np.zeros((2, len(self._distinct) + 1))
+        np.cumsum(self._links_s[:, self._distinct], axis=1, out=links[:, 1:])
+        return replace(candidates, links=links, _fitting={})
 
     def candidates_within(self, usable_bytes: float) -> CandidateArrays:
         """Return the candidates that fit a memory, as `least_times.least_times_s` takes them."""

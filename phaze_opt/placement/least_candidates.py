@@ -42,6 +42,7 @@ from phaze_opt.placement.pipeline import interleaved_in_flight
 from phaze_opt.placement.placement_problem import PlacementProblem
 from phaze_opt.placement.runs import sums_of_runs
 from phaze_opt.placement.synchronisation import (
+    levels_used,
     replica_terms,
     routed_of_runs,
     synchronisation_kind,
@@ -75,6 +76,8 @@ class LeastCandidates:
         What the layers hold.
     shards
         What replicas share out.
+    links : (2, layers + 1)
+        See `CandidateArrays`; 0 where nothing is known of them.
     ends : (layers,)
         Where a stage that begins at each layer ends at the latest; ``None`` for anywhere.
     """
@@ -91,6 +94,7 @@ class LeastCandidates:
     real: FloatArray
     kept: ChainBytes
     shards: tuple[Shards, ...]
+    links: FloatArray
     ends: IntArray | None = None
     _fitting: dict[float, CandidateArrays] = field(default_factory=dict)
 
@@ -142,7 +146,7 @@ class LeastCandidates:
         fits[runs] = column.fitting(self.lines, self.held, limit, whole[runs])
         ways, whole, real = self.whole[fits, column.LIMIT], whole[fits], self.real[fits]
         real[:, column.MOST_REPEATED] = self._most_repeated(ways, whole, limit)
-        shared = self.own, self.added, self.every_pass, self.lines, self.held
+        shared = self.own, self.added, self.links, self.every_pass, self.lines, self.held
         return CandidateArrays(*shared, limit, whole, real)
 
     def _most_repeated(self, shards: IntArray, whole: IntArray, limit: IntArray) -> FloatArray:
@@ -288,7 +292,7 @@ class _Collector:
             ways.setdefault(each, len(ways)) for each in map(self.costs.shards, data.tolist())
         ]
         way = np.array(numbers, dtype=np.int64)
-        whole = self._whole(columns, way[replicas], len(groups))
+        whole = self._whole(columns, way[replicas], self._share_levels(groups))
         real = self._real(columns, messages, sent)
         order = np.lexsort((whole[:, column.STAGES], -real[:, column.REACH]))
         held = self.costs.replicated(self.tensor).held
@@ -305,6 +309,7 @@ class _Collector:
             real=real[order],
             kept=held,
             shards=tuple(ways),
+            links=np.zeros((2, len(self.own) + 1)),
             ends=self._even_ends(),
         )
 
@@ -320,6 +325,19 @@ class _Collector:
             return [of_all]
         same = tuple([with_same_experts(self.training, self.tensor, *group) for group in groups])
         return [of_all, _lines_of_groups(kind, cluster, same)]
+
+    def _share_levels(self, groups: _Groups) -> BoolArray:
+        """Whether each group sends over a level of the network that groups beside it use too."""
+        training, cluster = self.training, self.costs.problem.cluster
+        beside, kind = self.costs.replicated(self.tensor).levels, synchronisation_kind(self.zero)
+        if training.zero_group or not beside:
+            return np.zeros(len(groups), dtype=np.bool_)
+        used = _levels_of_groups(kind, cluster, groups)
+        if training.holds_experts_apart(self.tensor):
+            same = tuple([with_same_experts(training, self.tensor, *group) for group in groups])
+            others = _levels_of_groups(kind, cluster, same)
+            used = [own | more for own, more in zip(used, others, strict=True)]
+        return np.array([not beside.isdisjoint(own) for own in used], dtype=np.bool_)
 
     def _even_ends(self) -> IntArray | None:
         """Return where stages of given degrees end, which are even: no other split covers all.
@@ -418,8 +436,9 @@ class _Collector:
             return np.zeros_like(self.parameters)
         return parameters_of_runs(parameters)[1]
 
-    def _whole(self, columns: _Columns, way: IntArray, groups: int) -> IntArray:
+    def _whole(self, columns: _Columns, way: IntArray, shares: BoolArray) -> IntArray:
         """Return the whole numbers of the candidates, the groups' gathers after what they send."""
+        groups = len(shares)
         zero = np.where(columns.data > 1, self.zero, 0)
         holds_apart = self.training.holds_experts_apart(self.tensor)
         once, gathers = (zero < 2) & (columns.data > 1), (zero == 1) | (zero == 2)
@@ -447,6 +466,7 @@ class _Collector:
                 *np.full((2, len(way)), np.array(flags)[:, np.newaxis]),
                 *(np.where(exchanged, row, -1) for exchanged, row in of_routed),
                 (columns.pipeline > 1) & self.training.splits_backward,
+                shares[columns.group],
             ]
         )
 
@@ -540,6 +560,14 @@ class _Collector:
 def _lines_of_groups(kind: CollectiveName, cluster: Cluster, groups: _Groups) -> list[FloatArray]:
     """Return the algorithms of a collective of some groups of replicas."""
     return [lines_of(replica_terms(kind, *group, cluster)) for group in groups]
+
+
+@lru_cache(maxsize=64)
+def _levels_of_groups(
+    kind: CollectiveName, cluster: Cluster, groups: _Groups
+) -> list[frozenset[int]]:
+    """Return the levels over which a collective of some groups of replicas sends."""
+    return [levels_used(replica_terms(kind, *group, cluster)) for group in groups]
 
 
 def _lines_s(groups: list[FloatArray], sizes: FloatArray) -> FloatArray:

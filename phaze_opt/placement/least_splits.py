@@ -52,8 +52,10 @@ MOST_S = 1e300
 _SMALLEST_S = 1e-12
 """The grid begins here."""
 
-# Columns of the candidates' whole numbers; −1 is no row of a table, GPIPE, OVERLAPS and
-# SPLITS_BACKWARD are 0 or 1. A pipeline that splits the backward is known to do its work only.
+# Columns of the candidates' whole numbers; −1 is no row of a table, GPIPE, OVERLAPS,
+# SPLITS_BACKWARD and SHARES_LEVEL are 0 or 1. A pipeline that splits the backward is known to do
+# its work only; replicas that share a level of the network with the groups beside them send while
+# those do not.
 (
     STAGES,
     MICROBATCHES,
@@ -67,7 +69,8 @@ _SMALLEST_S = 1e-12
     SYNCHRONISED_ROUTED,
     GATHERED_ROUTED,
     SPLITS_BACKWARD,
-) = range(12)
+    SHARES_LEVEL,
+) = range(13)
 # Columns of the candidates' real numbers; REACH: 1 − (1 − 1/m)^p, or p/m if
 # interleaved or with split backwards; MOST_REPEATED: how many of the layer that is repeated most
 # the stage with most of them has at least; what the chip gives is filled in last.
@@ -88,13 +91,13 @@ _SMALLEST_S = 1e-12
 ) = range(13)
 
 # Rows of `sums` and of `held`.
-FORWARD, BACKWARD, OWN, ADDED = range(4)
+FORWARD, BACKWARD, OWN, ADDED, LAST = range(5)
 PARAMETERS, _TIED, ROUTED = range(3)
 
 
 @compiled_as(
-    "float64[::1], float64[::1], float64[:,:,::1], float64[:,:,::1], float64[:,:,::1],"
-    " int64[:,:,::1], int64[:,::1], float64[:,::1]"
+    "float64[::1], float64[::1], float64[:,::1], float64[:,:,::1], float64[:,:,::1],"
+    " float64[:,:,::1], int64[:,:,::1], int64[:,::1], float64[:,::1]"
 )
 class CandidateArrays(NamedTuple):
     """Candidates at one tensor degree that fit some memory, and what they share.
@@ -105,11 +108,13 @@ class CandidateArrays(NamedTuple):
         Parameters of each layer, tied ones with the first that holds them.
     added : (layers,)
         At least those among them whose gradients are added up beside the passes.
+    links : (2, layers + 1)
+        See `Split`.
     every_pass : (groups, 2, layers + 1)
         Sums over the layers before each of what replicas exchange in every forward and backward.
     lines, held, limit
         See `Split`.
-    whole : (candidates, 12)
+    whole : (candidates, 13)
         See the columns above; by falling REACH.
     real : (candidates, 13)
         The same.
@@ -117,6 +122,7 @@ class CandidateArrays(NamedTuple):
 
     own: FloatArray
     added: FloatArray
+    links: FloatArray
     every_pass: FloatArray
     lines: FloatArray
     held: FloatArray
@@ -126,16 +132,22 @@ class CandidateArrays(NamedTuple):
 
 
 @compiled_as(
-    "float64[:,::1], float64[:,:,::1], float64[:,:,::1], int64[:,:,::1], int64[::1], float64[::1]"
+    "float64[:,::1], float64[:,::1], float64[:,:,::1], float64[:,:,::1], int64[:,:,::1],"
+    " int64[::1], float64[::1]"
 )
 class Split(NamedTuple):
     """What is split: the layers on one accelerator, by one of the candidates.
 
     Attributes
     ----------
-    sums : (4, layers + 1)
+    sums : (5, layers + 1)
         Sums over the layers before each: seconds of the forward, of the backward with accumulation,
-        parameters that count once, and those among them that are added up beside the passes.
+        parameters that count once, and those among them that are added up beside the passes. And
+        the least backward, without the network, of any layer from the one before each on: no
+        gradients of a stage are sent before its last layer has ended its own.
+    links : (2, layers + 1)
+        The same of the seconds for which groups beside the replicas use the network, in the forward
+        and in the backward with recompute.
     lines : (groups, algorithms, 3)
         Times of collectives by parameters, see `exchanges.lines_of`.
     held : (3, layers, layers + 1)
@@ -148,6 +160,7 @@ class Split(NamedTuple):
     """
 
     sums: FloatArray
+    links: FloatArray
     lines: FloatArray
     held: FloatArray
     limit: IntArray
@@ -176,15 +189,34 @@ def collective_of_s(
 
 
 @inlined
+def beside_s(pass_s: float, link_s: float, split: Split) -> float:
+    """Return the part of a pass in which replicas can send.
+
+    Parameters
+    ----------
+    pass_s
+        The pass of some layers.
+    link_s
+        Seconds in it for which groups beside the replicas use the network, see `Split`.
+    split
+        The candidate: whether its replicas share a level of the network with those groups.
+    """
+    return max(pass_s - link_s, 0.0) if split.whole[SHARES_LEVEL] == 1 else pass_s
+
+
+@inlined
 def following_s(i: int, j: int, backward: float, split: Split) -> float:
     """Return what follows some backward work of the stage ``i … j − 1``."""
-    lines, held, whole, real = split.lines, split.held, split.whole, split.real
+    links, lines, held = split.links, split.lines, split.held
+    whole, real = split.whole, split.real
     parameters, tied, routed = held[PARAMETERS, i, j], held[_TIED, i, j], held[ROUTED, i, j]
     tail_s: float = parameters * real[STEP_S]
     if whole[SYNCHRONISED] >= 0:
         rows = whole[SYNCHRONISED], whole[SYNCHRONISED_ROUTED]
         sent_s = collective_of_s(rows[0], rows[1], parameters, routed, lines)
-        tail_s += max(real[SHARE] * sent_s, sent_s - (1.0 - real[SHARE]) * backward)
+        cover_s = beside_s(backward, links[BACKWARD, j] - links[BACKWARD, i], split)
+        cover_s = max(cover_s - split.sums[LAST, j], 0.0)
+        tail_s += max(real[SHARE] * sent_s, sent_s - (1.0 - real[SHARE]) * cover_s)
     if whole[GATHERED] >= 0 and whole[OVERLAPS] == 0:
         rows = whole[GATHERED], whole[GATHERED_ROUTED]
         tail_s += collective_of_s(rows[0], rows[1], parameters, routed, lines)
@@ -209,7 +241,7 @@ def _stage_s(stage: int, i: int, j: int, first_tail_s: float, split: Split) -> f
     split
         The rest of it.
     """
-    sums, lines, held, limit, whole, real = split
+    sums, links, lines, held, limit, whole, real = split
     stages, microbatches, layers = whole[STAGES], whole[MICROBATCHES], sums.shape[1] - 1
     place, all_held = stages - stage + 1, whole[GPIPE] == 1
     in_flight = held_at(place, microbatches, all_held)
@@ -246,7 +278,8 @@ def _stage_s(stage: int, i: int, j: int, first_tail_s: float, split: Split) -> f
         rows = whole[GATHERED], whole[GATHERED_ROUTED]
         parameters, routed = held[PARAMETERS, i, j], held[ROUTED, i, j]
         gathered_s = collective_of_s(rows[0], rows[1], parameters, routed, lines)
-        wait_s = max(share * gathered_s, gathered_s - (1.0 - share) * forward)
+        cover_s = beside_s(forward, links[FORWARD, j] - links[FORWARD, i], split)
+        wait_s = max(share * gathered_s, gathered_s - (1.0 - share) * cover_s)
         least_s = max(least_s, wait_s + work_s + tail_s)
     return least_s
 
@@ -359,8 +392,8 @@ def least_over_splits_s(least_s: float, known_s: float, split: Split) -> float:
 def fitting(lines: FloatArray, held: FloatArray, limit: IntArray, whole: IntArray) -> BoolArray:
     """Return which candidates have a split that fits the memory; see `least_times`."""
     fits = np.ones(len(whole), dtype=np.bool_)
-    sums = np.zeros((4, held.shape[2]))
+    sums, links = np.zeros((5, held.shape[2])), np.zeros((2, held.shape[2]))
     real = np.ones(13)
     for c in range(len(whole)):
-        fits[c] = _within(MOST_S, Split(sums, lines, held, limit, whole[c], real))
+        fits[c] = _within(MOST_S, Split(sums, links, lines, held, limit, whole[c], real))
     return fits

@@ -24,6 +24,7 @@ from phaze_opt.placement.least_splits import (
     GPIPE,
     GRADIENT_S,
     GRADIENT_SHARDS,
+    LAST,
     MEAN_SYNCHRONISATION_S,
     MICROBATCHES,
     MOST_REPEATED,
@@ -42,6 +43,7 @@ from phaze_opt.placement.least_splits import (
     SYNCHRONISED_ROUTED,
     CandidateArrays,
     Split,
+    beside_s,
     collective_of_s,
     following_s,
     least_over_splits_s,
@@ -74,7 +76,8 @@ def _at_once_s(split: Split) -> float:
         before_s += microbatches * forward_s
         least_s = max(least_s, before_s / stages + sent_s)
         return float(max(once_s, least_s + step_s))
-    least_s = max(least_s, (work_s - (1.0 - share) * backward_s) / stages + sent_s)
+    cover_s = beside_s(backward_s, split.links[BACKWARD, layers], split)
+    least_s = max(least_s, (work_s - (1.0 - share) * cover_s) / stages + sent_s)
     again = forwards_again(stages, microbatches, whole[GPIPE] == 1)
     rounds_s = after_first_s(0.0, microbatches, again, forward_s, backward_s)
     through_s: float = once_s + rounds_s / stages
@@ -116,7 +119,7 @@ def _pipelined_s(split: Split, kinds: FloatArray, most: int) -> float:
     below ``c + n / (W + max(0, 1 − σ·W)/(a_1 + σ))`` with W = Σ_{s>1} 1/a_s. And the largest share
     of these layers that a stage has bounds (1) and (4).
     """
-    sums, lines, held, _, whole, real = split
+    sums, links, lines, held, _, whole, real = split
     stages, microbatches, layers = whole[STAGES], whole[MICROBATCHES], sums.shape[1] - 1
     first_tail_s = following_s(0, 1, MOST_S, split)
     saving_s = sums[ADDED, layers] * real[ACCUMULATION_S]
@@ -138,7 +141,9 @@ def _pipelined_s(split: Split, kinds: FloatArray, most: int) -> float:
     rows = whole[SYNCHRONISED], whole[SYNCHRONISED_ROUTED]
     if rows[0] >= 0:
         sent_s = collective_of_s(rows[0], rows[1], repeated * own, repeated * routed, lines)
-        sent_s = max(real[SHARE] * sent_s, sent_s - (1.0 - real[SHARE]) * repeated * backward)
+        link_s = links[BACKWARD, layer + 1] - links[BACKWARD, layer]
+        cover_s = repeated * beside_s(backward, link_s, split)
+        sent_s = max(real[SHARE] * sent_s, sent_s - (1.0 - real[SHARE]) * cover_s)
     work_s = busy_s(microbatches, forward + backward, added * real[ACCUMULATION_S])
     least_s = max(least_s, repeated * (work_s + own * real[STEP_S]) + sent_s)
     if again_s > 0.0:
@@ -176,6 +181,7 @@ def _sum_up(
     every_pass: FloatArray,
     group: int,
     real: FloatArray,
+    links: FloatArray,
     sums: FloatArray,
 ) -> None:
     """Fill the sums of forward and backward with compute and what runs beside it in every pass.
@@ -193,6 +199,11 @@ def _sum_up(
                 sums[row, layer] += queue_share * every_pass[group, row, layer]
     for layer in range(sums.shape[1]):
         sums[BACKWARD, layer] += real[ACCUMULATION_S] * sums[ADDED, layer]
+    least_s = np.inf
+    for end in range(sums.shape[1] - 1, 0, -1):
+        own_s = sums[BACKWARD, end] - sums[BACKWARD, end - 1]
+        least_s = min(least_s, own_s - (links[BACKWARD, end] - links[BACKWARD, end - 1]))
+        sums[LAST, end] = max(least_s, 0.0)
 
 
 @lazily_compiled(
@@ -230,13 +241,13 @@ def least_times_s(
     (accelerators,)
         Seconds, at most ``known_s``; infinite where nothing fits.
     """
-    own, added, every_pass, lines, held, limit, whole, real = candidates
+    own, added, links, every_pass, lines, held, limit, whole, real = candidates
     accelerators, layers = seconds.shape[0], len(distinct)
     answers = known_s.copy()
     work = np.zeros((2, layers + 1))
-    sums = np.zeros((4, layers + 1))
+    sums = np.zeros((5, layers + 1))
     chosen, single = np.zeros(whole.shape[1], np.int64), np.zeros(real.shape[1])
-    split = Split(sums, lines, held, limit, chosen, single)
+    split = Split(sums, links, lines, held, limit, chosen, single)
     kinds = _kinds(distinct, own, added)
     most = 0
     for kind in range(len(kinds)):
@@ -282,7 +293,7 @@ def least_times_s(
             least_s = all_s / single[REACH]
             for way in range(ways):
                 if sent >= 0 or summed_s != single[ACCUMULATION_S]:
-                    _sum_up(way, work, every_pass, sent, single, sums)
+                    _sum_up(way, work, every_pass, sent, single, links, sums)
                     summed_s = single[ACCUMULATION_S] if sent < 0 else -1.0
                 least_s = max(least_s, _at_once_s(split))
                 if least_s >= answer_s:

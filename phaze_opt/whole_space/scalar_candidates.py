@@ -35,6 +35,7 @@ class ScalarCandidate(NamedTuple):
     synchronised_routed: int
     gathered_routed: int
     splits_backward: int
+    shares_level: int
     activation_s: float
     gradient_s: float
     exchange_latency_s: float
@@ -68,7 +69,7 @@ class ScalarCandidates:
     own, added
         Sums, over the layers before each layer, of the parameters that count once, and of those
         among them that are added up beside the passes.
-    every_pass, lines, held, limit
+    links, every_pass, lines, held, limit
         Arguments of `phaze_opt.placement.least_times.least_times_s`; the last one, which is large,
         as the array that the bounds share.
     known_s
@@ -85,6 +86,7 @@ class ScalarCandidates:
         added: list[float] = arrays.added.tolist()
         self.own = [0.0, *accumulate(own)]
         self.added = [0.0, *accumulate(added)]
+        self.links: list[list[float]] = arrays.links.tolist()
         self.every_pass: list[list[list[float]]] = arrays.every_pass.tolist()
         self.lines: list[list[list[float]]] = arrays.lines.tolist()
         self.held: list[list[list[float]]] = arrays.held.tolist()

@@ -112,7 +112,31 @@ class SplitBatch:
         if (begin, end) not in self._known_tails:
             self._known_tails[begin, end] = self._tail(begin, end)
         fixed_s, sent_s = self._known_tails[begin, end]
-        return fixed_s + max(self.share * sent_s, sent_s - (1.0 - self.share) * backward_s)
+        last_s = 0.0 if backward_s == _MOST_S else self._least_last_s[end]
+        return fixed_s + self._exposed_s(sent_s, 1, backward_s, begin, end, last_s)
+
+    @cached_property
+    def _least_last_s(self) -> Sequence[float]:
+        """Least backward without the network of a layer, from the one before each end on."""
+        link_s, ends = self.candidates.links[1], range(1, len(self.backward))
+        each_s = [
+            self.backward[end] - self.backward[end - 1] - (link_s[end] - link_s[end - 1])
+            for end in ends
+        ]
+        return [0.0, *(max(min(each_s[end - 1 :]), 0.0) for end in ends)]
+
+    def _exposed_s(
+        self, sent_s: float, row: int, pass_s: float, begin: int, end: int, last_s: float = 0.0
+    ) -> float:
+        """Return what an exchange adds that runs beside a pass of layers: 0 forward, 1 backward.
+
+        It does not run while groups beside the replicas use the same level of the network, nor,
+        in a backward, before that of the last layer has ended.
+        """
+        if self.candidate.shares_level:
+            link_s = self.candidates.links[row]
+            pass_s = max(pass_s - (link_s[end] - link_s[begin]), 0.0)
+        return max(self.share * sent_s, sent_s - (1.0 - self.share) * max(pass_s - last_s, 0.0))
 
     @cached_property
     def _known_tails(self) -> dict[tuple[int, int], tuple[float, float]]:
@@ -166,7 +190,10 @@ class SplitBatch:
                 lines.append((waves, before, sent_s + step_s - saving_s / stages))
             lines.append((waves, 0.0, sent_s + step_s))
         elif candidate.splits_backward == 0:
-            lines.append((waves, left, sent_s + step_s - saving_s / stages))
+            # What uses the network in it is no part of that.
+            link_s = self.candidates.links[1][-1] if candidate.shares_level else 0.0
+            hidden_s = (1.0 - self.share) * link_s / stages
+            lines.append((waves, left, sent_s + hidden_s + step_s - saving_s / stages))
             # One microbatch goes through all stages and back, then the rest of the others.
             again = 1.0 + (microbatches - candidate.in_flight) / stages
             rounds = 1.0 + (microbatches - 1.0) / stages
@@ -193,7 +220,11 @@ class SplitBatch:
         again_s = rounds * backward_s + (microbatches - in_flight) * forward_s
         least_s = max(least_s, once_s + repeated * again_s + self.first_tail_s)
         sent_s = self.synchronised_s(repeated * own, repeated * known.routed)
-        sent_s = max(self.share * sent_s, sent_s - (1.0 - self.share) * repeated * backward_s)
+        link_s = 0.0
+        if candidate.shares_level:
+            link_s = known.links[1][first + 1] - known.links[1][first]
+        cover_s = repeated * max(backward_s - link_s, 0.0)
+        sent_s = max(self.share * sent_s, sent_s - (1.0 - self.share) * cover_s)
         load_s = microbatches * (forward_s + backward_s) - added * self.accumulation_s
         least_s = max(least_s, repeated * (load_s + own * self.step_s) + max(sent_s, 0.0))
         if again_s <= 0.0:
@@ -294,6 +325,6 @@ class SplitBatch:
         if candidate.overlaps == 1 and candidate.gathered >= 0:
             parameters, _, routed = (held[begin][end] for held in known.held)
             gathered_s = self.gathered_s(parameters, routed)
-            waited_s = max(self.share * gathered_s, gathered_s - (1.0 - self.share) * forward_s)
+            waited_s = self._exposed_s(gathered_s, 0, forward_s, begin, end)
             least_s = max(least_s, waited_s + busy_s + tail_s)
         return least_s
