@@ -8,7 +8,7 @@ from pathlib import Path
 from phaze_opt.codec import write_whole
 from studies.atlas.answers import answer, common_answer
 from studies.atlas.page import PARTS, page
-from studies.atlas.questions import FOLDER, common_studies, questions, read_base
+from studies.atlas.questions import FOLDER, MODELS, common_studies, questions, read_base
 from studies.run_options import run_parser
 from studies.work import Work
 
@@ -16,7 +16,8 @@ from studies.work import Work
 def main() -> None:
     """Answer what is not answered yet, and write it."""
     parser = run_parser("atlas", __doc__, Path("build/atlas"), FOLDER)
-    parser.add_argument("--only", default="*", help="names of studies: 'atlas-llama3-8b*'")
+    only = "names of studies: 'atlas-llama3-8b*'"
+    parser.add_argument("--only", nargs="+", default=["*"], help=only)
     parts = f"of the page: {', '.join(PARTS)}, common (with models)"
     parser.add_argument("--parts", nargs="+", help=parts)
     parser.add_argument("--check", action="store_true", help="check the certificates")
@@ -25,12 +26,12 @@ def main() -> None:
     answers = [
         answer(work, question, check=options.check)
         for question in questions()
-        if fnmatch(question.spec.name, options.only)
+        if any(fnmatch(question.spec.name, pattern) for pattern in options.only)
         if options.parts is None or question.part in options.parts
     ]
     models = [each.question for each in answers if each.question.part == "models"]
     common = []
-    if options.only == "*" and (options.parts is None or {"models", "common"} <= {*options.parts}):
+    if len(models) == len(MODELS) and (options.parts is None or "common" in options.parts):
         common = [common_answer(work, each, models) for each in common_studies(read_base())]
     write_whole(options.output / "RESULTS.md", page(answers, common).encode())
 
