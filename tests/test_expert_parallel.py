@@ -16,6 +16,11 @@ from phaze_opt.errors import InputError
 from phaze_opt.evaluation import Evaluation, evaluate
 from phaze_opt.evaluation_json import evaluation_from_json_dict, evaluation_to_json_dict
 from phaze_opt.explanation.explain import explain, explanation_to_json_dict
+from phaze_opt.hardware.presets import load_accelerator
+from phaze_opt.network.presets import load_cluster
+from phaze_opt.placement.candidate_costs import CandidateCosts
+from phaze_opt.placement.candidates import Candidate
+from phaze_opt.point import Point, cost_point
 from phaze_opt.report.explanation_words import explanation_sentences
 from phaze_opt.report.words import placement_words
 from phaze_opt.spec.freezing import freeze
@@ -201,6 +206,34 @@ def test_exchanges_beside_another_microbatch(
         assert beside_s == pytest.approx(apart_s)
     assert sum(stage.parts_s.values()) == pytest.approx(beside_s)
     assert min(stage.parts_s.values()) >= -1e-15
+
+
+@pytest.mark.parametrize(("chunks", "batch", "paired"), [(1, 64, 7 / 8), (2, 32, 5 / 8)])
+def test_what_runs_before_the_first_pair_has_nothing_beside_it(
+    chunks: int, batch: int, paired: float
+) -> None:
+    """One forward of eight; with two chunks of two stages F F F, then (F B) five times, B B B."""
+    stages, replicas = 2, 8
+    stated: dict[str, Any] = {
+        "overlap": "experts",
+        "global_batch": batch,
+        "pipeline_schedule": "interleaved" if chunks > 1 else "1f1b",
+        "interleave": chunks,
+        "expert_parallel": replicas,
+    }
+    training = replace(TRAINING, **stated)
+    workload = load_workload(MODEL, tensor_parallel=(1,), microbatch=(1,))
+    degrees = Degrees(stages, replicas, 1)
+    costed = cost_point(
+        Point(workload, load_accelerator("h100"), load_cluster("dgx-h100", 16), training, degrees)
+    )
+    costs = CandidateCosts(costed.problem).stages(Candidate.of(degrees))
+    assert costs.runs.paired == pytest.approx(paired)
+    once, whole = (
+        seconds(point("2x8x1x8", **{**stated, "overlap": overlap}))
+        for overlap in ("experts", "data")
+    )
+    assert once < whole
 
 
 def test_nothing_is_beside_anything_where_no_experts_are_shared_out() -> None:

@@ -4,7 +4,8 @@ A row is the time of a framework's linear layer, which takes its activation in b
 first. What that costs belongs to the table of a chip and a framework, not to the chip: seconds per
 call, for the kernels are several, and bytes that the quantisation reads and writes per element of
 the activation. Both are fitted here, and nothing else is: the arrays have the rate that the chip
-states for the precision.
+states for the precision. Kernels write their result beside the next tile, unless those of a table
+are known to write it when their arrays are done.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from phaze_opt.calibration.products import (
     products_s,
 )
 from phaze_opt.hardware.accelerator import Accelerator
-from phaze_opt.precision import PrecisionName
+from phaze_opt.precision import BF16, PrecisionName
 from phaze_opt.workload.graph import Gemm
 
 TABLE_CONSTANTS = (
@@ -38,7 +39,11 @@ a framework that scales, clamps and converts in fp32, one kernel each, moves 27.
 
 
 def fit_quantised_products(
-    rows: Sequence[MeasuredProduct], chip: Accelerator, precision: PrecisionName = "fp8"
+    rows: Sequence[MeasuredProduct],
+    chip: Accelerator,
+    precision: PrecisionName = "fp8",
+    *,
+    writes_late: bool = False,
 ) -> Fit:
     """Fit the constants of a table of products.
 
@@ -51,6 +56,8 @@ def fit_quantised_products(
         With the constants of its products.
     precision
         What is multiplied.
+    writes_late
+        See `QuantisedCalls`.
 
     Raises
     ------
@@ -58,7 +65,8 @@ def fit_quantised_products(
         If there are fewer rows than constants.
     """
     used = large_products(rows)
-    calls = QuantisedCalls([row.gemm for row in used], chip, precision)
+    gemms = [row.gemm for row in used]
+    calls = QuantisedCalls(gemms, chip, precision, writes_late=writes_late)
     return fit(TABLE_CONSTANTS, calls.seconds, np.array([row.latency_s for row in used]))
 
 
@@ -66,13 +74,28 @@ class QuantisedCalls:
     """Products with the quantisation of their activations, for any constants of a table.
 
     The products are estimated once.
+
+    Parameters
+    ----------
+    gemms, chip, precision
+        As for `fit_quantised_products`.
+    writes_late
+        Whether nothing is multiplied while a kernel writes its result.
     """
 
     def __init__(
-        self, gemms: Sequence[Gemm], chip: Accelerator, precision: PrecisionName = "fp8"
+        self,
+        gemms: Sequence[Gemm],
+        chip: Accelerator,
+        precision: PrecisionName = "fp8",
+        *,
+        writes_late: bool = False,
     ) -> None:
         narrow = [replace(gemm, precision=precision) for gemm in gemms]
         self._products_s = products_s(products_graph(narrow), chip)
+        if writes_late:
+            result_bytes = [float(BF16.result_bytes * gemm.m * gemm.n) for gemm in gemms]
+            self._products_s = self._products_s + np.array(result_bytes) / chip.bulk_bytes_per_s
         activations = np.array([float(gemm.m * gemm.k) for gemm in gemms])
         self._byte_s = activations / chip.memory_bytes_per_s
 

@@ -433,6 +433,8 @@ def estimate_work(
         ChipColumn.L2_VC_BYTES: chip_column(accelerators, "l2_vc_bytes"),
         ChipColumn.GLB_BYTES_PER_S: chip_column(accelerators, "glb_bytes_per_cycle") * clock_hz,
         ChipColumn.HBM_BYTES_PER_S: chip_column(accelerators, "sustained_hbm_bytes_per_s"),
+        ChipColumn.VECTOR_BYTES_PER_S: np.array(vector_cores)[:, np.newaxis]
+        * chip_column(accelerators, "vector_core_bytes_per_s"),
         ChipColumn.OVERHEAD_S: chip_column(accelerators, "calibration.operator_overhead_s"),
         ChipColumn.ATTENTION_OVERLAP: chip_column(accelerators, "calibration.attention_overlap"),
         ChipColumn.ATTENTION_BACKWARD_OVERLAP: chip_column(

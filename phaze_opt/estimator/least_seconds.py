@@ -34,6 +34,7 @@ _COLUMNS = (
     "l2_vc_bytes",
     "glb_bytes_per_cycle",
     "sustained_hbm_bytes_per_s",
+    "vector_core_bytes_per_s",
     "calibration.operator_overhead_s",
     "calibration.attention_overlap",
     "attention_backward_overlap",

@@ -2,7 +2,8 @@
 
 Compulsory traffic is the tensors that an operator reads and writes. To it come the repeated reads:
 of tiles from the global buffer, of blocks and long rows from the HBM. Fused attention keeps its
-scores in the cores.
+scores in the cores. Operators without products move their bytes by threads of the vector cores,
+which have so many in flight (`Calibration.vector_core_bytes_per_s`): that is time of these cores.
 
 The time of the global buffer counts what the cores read and write. What the HBM fills and drains
 passes through a port of its own: it takes energy, and no time of the cores' side. That holds with
@@ -41,6 +42,7 @@ class ChipColumn(IntEnum):
     ATTENTION_BACKWARD_OVERLAP = 8
     LIMITED_SECONDS_PER_MAC = 9
     KEPT_ROW_BYTES = 10
+    VECTOR_BYTES_PER_S = 11
 
 
 class WorkTable(IntEnum):
@@ -129,6 +131,10 @@ def operator_work(
     operators = len(link_s)
     work = np.zeros((_COLUMNS, len(chips), operators))
     reread = np.empty(operators)
+    by_threads = np.zeros(operators)
+    by_threads[vector_owner] = 1.0
+    by_threads[gemm_owner] = 0.0
+    by_threads[attention_owner] = 0.0
     for chip in range(len(chips)):
         tc, vc = work[WorkTable.TC_S, chip], work[WorkTable.VC_S, chip]
         exposed = work[WorkTable.EXPOSED_LANES_S, chip]
@@ -179,6 +185,9 @@ def operator_work(
             glb_read[i] += reads
             glb_write[i] += written
             hbm_read[i] += reads
+            # Without products threads load and store, with so many bytes in flight.
+            moved = by_threads[i] * (reads + written)
+            vc[i] = max(vc[i], moved / own[ChipColumn.VECTOR_BYTES_PER_S])
             glb_s = (glb_read[i] + glb_write[i]) / own[ChipColumn.GLB_BYTES_PER_S]
             hbm_s = (hbm_read[i] + written) / own[ChipColumn.HBM_BYTES_PER_S]
             busy_s = max(tc[i], vc[i], glb_s, hbm_s, link_s[i])

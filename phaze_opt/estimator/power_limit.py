@@ -61,4 +61,4 @@ def accumulator_s(gemm: Gemm, layout: Layout, accelerator: Accelerator) -> float
     if layout != "nt":
         return 0.0
     read_bytes = float(ACCUMULATOR_BYTES * gemm.batch * gemm.m * gemm.n)
-    return read_bytes / accelerator.memory_bytes_per_s
+    return read_bytes / accelerator.bulk_bytes_per_s

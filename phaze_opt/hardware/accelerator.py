@@ -371,11 +371,22 @@ class Accelerator(PrintsAsTables):
         return int(memory_bytes(np.asarray(self.hbm_bytes), np.asarray(self.glb_bytes)))
 
     @property
-    def memory_bytes_per_s(self) -> float:
-        """Sustained bandwidth of what holds them: optimizer steps and copies pass through it."""
+    def bulk_bytes_per_s(self) -> float:
+        """Sustained bandwidth of what holds them, to products, which copy in bulk."""
         if self.has_hbm:
             return self.sustained_hbm_bytes_per_s
         return self.glb_bytes_per_cycle * self.sustained_clock_hz
+
+    @property
+    def memory_bytes_per_s(self) -> float:
+        """Sustained bandwidth of what holds them, to threads: of optimizer steps and copies."""
+        return min(self.bulk_bytes_per_s, self.num_vc * self.vector_core_bytes_per_s)
+
+    @property
+    def vector_core_bytes_per_s(self) -> float:
+        """Bytes that a vector core moves at most, see `Calibration`; infinite where unlimited."""
+        rate = self.calibration.vector_core_bytes_per_s
+        return math.inf if rate is None else rate
 
     @property
     def usable_memory_bytes(self) -> float:

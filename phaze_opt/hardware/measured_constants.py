@@ -38,6 +38,10 @@ class Calibration:
         Share of the HBM that a training run may fill.
     hbm_efficiency
         Sustained HBM bandwidth divided by the nominal one.
+    vector_core_bytes_per_s
+        Bytes that one vector core reads and writes at most in an operator without products, from
+        wherever: those that its threads have in flight over the latency; ``None`` where nothing is
+        known to limit them. Products and fused attention copy in bulk, with more in flight.
     operator_overhead_s
         Idle time between two operators of a stream.
     tile_overhead_cycles
@@ -99,6 +103,7 @@ class Calibration:
     array_efficiency: float = 1.0
     usable_hbm_share: float = 0.94
     hbm_efficiency: float = 0.85
+    vector_core_bytes_per_s: float | None = None
     operator_overhead_s: float = 1e-6
     tile_overhead_cycles: float | None = None
     collective_core_share: float = 0.0
@@ -151,7 +156,7 @@ class Calibration:
             for precision in ATTENTION_PRECISIONS[1:]
             for rate in ("rate", "backward_rate")
         ]
-        for name in (*positive, *clocks, *narrow):
+        for name in ("vector_core_bytes_per_s", *positive, *clocks, *narrow):
             value = getattr(self, name)
             if value is not None and not (math.isfinite(value) and value > 0.0):
                 raise InputError(f"{name} is {value}, but it must be positive and finite.")

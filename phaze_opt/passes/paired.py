@@ -10,8 +10,8 @@ share ``κ`` that the dispatcher takes, the pair takes
 
 seconds, or as long as the host launches the kernels of both, where ``C`` is what exchanges take by
 themselves. Dense layers have nothing to exchange.
-The two passes go on together: each has a fixed share of the pair's time, by its work. The first
-microbatch has no other beside it (`phaze_opt.placement.costs.DegreeRuns`).
+The two passes go on together: each has a fixed share of the pair's time, by its work. What runs
+before the first pair has nothing beside it (`phaze_opt.placement.candidate_costs`).
 """
 
 from __future__ import annotations

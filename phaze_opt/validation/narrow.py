@@ -41,18 +41,21 @@ def validate_narrow_products() -> list[ValidationTable]:
         key = row["chip"], row["framework"], row["precision"]
         grouped.setdefault(key, []).append(row)
     tables = []
-    for (chip, framework, precision), rows in grouped.items():
-        name = provenance["accelerator"][chip]
-        constants = provenance["calls"][precision][chip][framework]
+    for (part, framework, precision), rows in grouped.items():
+        name = provenance["accelerator"][part]
+        constants = provenance["calls"][precision][part][framework]
         gemms = [Gemm(int(row["m"]), int(row["n"]), int(row["k"])) for row in rows]
-        calls = QuantisedCalls(gemms, load_accelerator(name), cast(PrecisionName, precision))
+        late = framework in provenance["writes_late"]
+        chip, recipe = load_accelerator(name), cast(PrecisionName, precision)
+        calls = QuantisedCalls(gemms, chip, recipe, writes_late=late)
         predicted = tuple(
             ValidationRow(
                 case=f"gemm {gemm.m}×{gemm.n}×{gemm.k}, {framework}",
                 measured=float(row["latency_s"]),
                 predicted=float(seconds),
                 assumed=f"{constants['quantisation_bytes']:g} B to quantise an element of the "
-                "activation",
+                + "activation"
+                + ", results written when all is multiplied" * late,
             )
             for row, gemm, seconds in zip(rows, gemms, calls.seconds(constants), strict=True)
         )

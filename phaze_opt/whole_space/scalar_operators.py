@@ -228,7 +228,8 @@ def _on_cores(
     unit_rate = rates.exponentials_per_cycle
     lane_cycles = _lane_cycles(graph, vector_cores, rates.lanes, unit_rate, scores)
     again = _read_again_bytes(graph, rates.l2_vc_bytes)
-    vector_s = [cycles / rates.clock_hz for cycles in lane_cycles]
+    threads_s = _threads_s(graph, again, vector_cores * rates.vector_core_bytes_per_s)
+    vector_s = list(map(max, threads_s, [cycles / rates.clock_hz for cycles in lane_cycles]))
     tensor_s = [cycles / rates.array_clock_hz for cycles in busy_cycles]
     for place, operator in enumerate(graph.operators):
         if operator.attention is None:
@@ -250,6 +251,14 @@ def _on_cores(
     ]
     link_s = _link_s(graph, calibration, group)
     return _Mode(list(map(max, tensor_s, vector_s, glb_s, link_s)), glb_s, once_s, link_s)
+
+
+def _threads_s(graph: OperatorGraph, again: Sequence[float], bytes_per_s: float) -> list[float]:
+    """Return the seconds in which the threads of operators without products move their bytes."""
+    return [
+        (own + more) / bytes_per_s if operator.vector and not operator.gemms else 0.0
+        for operator, own, more in zip(graph.operators, _moved_bytes(graph), again, strict=True)
+    ]
 
 
 def _limited_s(macs: float, cores: TensorCores, rates: Rates) -> float:

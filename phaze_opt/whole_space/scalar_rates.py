@@ -34,6 +34,8 @@ class Rates(NamedTuple):
         Constants of the arrays in fused attention.
     hbm_bytes_per_s, memory_bytes_per_s
         Sustained bandwidth of the HBM, infinite without one, and of what holds the weights.
+    vector_core_bytes_per_s
+        Bytes that a vector core moves at most in an operator without products.
     concurrent
         Whether operators run at the same time.
     """
@@ -51,6 +53,7 @@ class Rates(NamedTuple):
     glb_bytes_per_s: float
     hbm_bytes_per_s: float
     memory_bytes_per_s: float
+    vector_core_bytes_per_s: float
     concurrent: bool
     calibration: Calibration
 
@@ -83,6 +86,7 @@ class Rates(NamedTuple):
             glb_bytes_per_s=chip.glb_bytes_per_cycle * clock_hz,
             hbm_bytes_per_s=chip.sustained_hbm_bytes_per_s,
             memory_bytes_per_s=chip.memory_bytes_per_s,
+            vector_core_bytes_per_s=chip.vector_core_bytes_per_s,
             concurrent=chip.concurrent_operators,
             calibration=calibration,
         )

@@ -4,10 +4,16 @@ The capture has all experts on every device. Shared out, a device has its share 
 the rows that all devices of the group have for them, which are as many as its own had been, evenly
 routed. Rows sorted by expert are sent to their devices before the grouped products, and the results
 back after them; gradients go the other ways (the combine's backward is a dispatch).
+
+An all-to-all of NCCL brings the rows sorted by the device that sends them. Where a device has
+several experts they are then sorted by expert in a pass of their own, and the results back by
+device before they are sent (``sort_chunks_by_idxs`` in Megatron-Core's
+``moe/token_dispatcher.py``). Other dispatchers sort as they receive.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -30,6 +36,7 @@ from phaze_opt.workload.graph import (
     Tensor,
     TensorRead,
     TokenExchange,
+    VectorWork,
     WorkloadVariant,
 )
 
@@ -53,6 +60,10 @@ class _Sharing:
     def rows(self, rows: int) -> int:
         """Return the rows of the device with the most."""
         return math.ceil(rows * self.imbalance)
+
+    def sorts(self, experts: int) -> bool:
+        """Whether rows are sorted again between the exchange and the experts, so many in all."""
+        return self.dispatcher == "nccl" and experts > self.devices
 
 
 def with_experts_shared_out(variant: WorkloadVariant, training: Training) -> WorkloadVariant:
@@ -234,16 +245,20 @@ def _with_exchanges(
     """Send the rows after they are sorted, and the results before they are summed."""
     joined: list[Operator] = []
     place: list[int] = []
-    sent: dict[int, tuple[int, bool]] = {}  # by operator: place of the exchange, and if it follows
+    sent: dict[int, tuple[list[int], bool]] = {}  # by operator: places on the way, if they follow
     for index, operator in enumerate(operators):
         before = operator.id.startswith(_SENT_BEFORE)
         after = operator.id.startswith(_SENT_AFTER)
-        here = [operator]
+        way: list[Operator] = []
         if before or after:
-            here.insert(int(after), _exchange(graph, index, sharing, experts, is_forward))
-            sent[index] = len(joined) + int(after), after
-        place.append(len(joined) + int(before))
-        joined += here
+            way.append(_exchange(graph, index, sharing, experts, is_forward))
+            if sharing.sorts(experts):
+                work = VectorWork("gather", operator.vector[0].rows, operator.vector[0].columns)
+                received = replace(work, rows=sharing.rows(work.rows))
+                way.insert(int(after), Operator(f"sort_rows_{index}", vector=(received,)))
+            sent[index] = [len(joined) + int(after) + step for step in range(len(way))], after
+        place.append(len(joined) + len(way) * int(before))
+        joined += [*way, operator] if before else [operator, *way]
     moved: list[Tensor] = []
     for tensor in tensors:
         moved += _moved(tensor, sent, place)
@@ -300,16 +315,17 @@ def _exchange(
 
 
 def _moved(
-    tensor: Tensor, sent: Mapping[int, tuple[int, bool]], place: Sequence[int]
+    tensor: Tensor, sent: Mapping[int, tuple[list[int], bool]], place: Sequence[int]
 ) -> list[Tensor]:
-    """Return a tensor among the operators with exchanges; one that is sent becomes two.
+    """Return a tensor among the operators with exchanges; one that is sent becomes several.
 
     Parameters
     ----------
     tensor
         Of the graph without exchanges.
     sent
-        By operator that sorts or sums rows: place of its exchange, and whether that follows it.
+        By operator that sorts or sums rows: places of its exchange, and of what sorts rows beside
+        that, in their order, and whether they follow it.
     place
         New place of every operator.
     """
@@ -320,16 +336,28 @@ def _moved(
         return [here]
     for writer, _ in tensor.writers:
         if writer in sent and sent[writer][1]:
-            at = sent[writer][0]
-            sorted_rows = replace(here, readers=(TensorRead(at, tensor.elements),), outlives=False)
-            return [sorted_rows, replace(here, writers=((at, tensor.elements),))]
+            way = sent[writer][0]
+            sorted_rows = replace(
+                here, readers=(TensorRead(way[0], tensor.elements),), outlives=False
+            )
+            received = replace(here, writers=((way[-1], tensor.elements),))
+            return [sorted_rows, *_between(tensor, way), received]
     for read in tensor.readers:
         if read.operator in sent and not sent[read.operator][1]:
-            at = sent[read.operator][0]
+            way = sent[read.operator][0]
             others = tuple([r for r in readers if r.operator != place[read.operator]])
-            made = replace(here, readers=(*others, TensorRead(at, tensor.elements)))
+            made = replace(here, readers=(*others, TensorRead(way[0], tensor.elements)))
             own = tuple([r for r in readers if r.operator == place[read.operator]])
             back = Tensor(tensor.elements, tensor.dtype, tensor.kind,
-                          ((at, tensor.elements),), own)  # fmt: skip
-            return [made, back]
+                          ((way[-1], tensor.elements),), own)  # fmt: skip
+            return [made, *_between(tensor, way), back]
     return [here]
+
+
+def _between(tensor: Tensor, way: Sequence[int]) -> list[Tensor]:
+    """Return what the operators on the way of a tensor, given by place, pass to one another."""
+    size, kind = tensor.elements, (tensor.dtype, tensor.kind)
+    return [
+        Tensor(size, *kind, ((writer, size),), (TensorRead(reader, size),))
+        for writer, reader in itertools.pairwise(way)
+    ]

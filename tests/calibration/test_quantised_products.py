@@ -72,6 +72,17 @@ def test_a_call_is_its_product_and_what_is_around_it() -> None:
     np.testing.assert_allclose(around_s, 12e-6 + traffic, rtol=1e-9)
 
 
+def test_a_result_that_is_written_late_takes_its_own_time() -> None:
+    """Two bytes of an element at the rate of the HBM, beside what the product takes anyway."""
+    chip = load_accelerator("b200")
+    beside, late = (
+        QuantisedCalls(SHAPES, chip, "nvfp4", writes_late=late).seconds(CONSTANTS)
+        for late in (False, True)
+    )
+    written_s = np.array([2.0 * one.m * one.n for one in SHAPES]) / chip.sustained_hbm_bytes_per_s
+    np.testing.assert_allclose(late - beside, written_s, rtol=1e-9)
+
+
 def test_constants_that_made_the_rows_are_found() -> None:
     """Rows of the model itself give back what they were made with."""
     found = fit_quantised_products(made_up(), load_accelerator("h100"))

@@ -55,6 +55,22 @@ def test_equals_its_definition(model: str, chips: list[Accelerator], on_all: boo
             assert np.array_equal(getattr(mode, name), expected), name
 
 
+@given(rate=st.sampled_from([1e9, 4e10, 1e15]))
+def test_threads_move_bytes_of_operators_without_products(rate: float) -> None:
+    """A vector operator waits for what its cores have in flight, a product does not."""
+    plain = load_accelerator("h100")
+    limited = replace(plain, calibration=replace(plain.calibration, vector_core_bytes_per_s=rate))
+    for graph in passes(FLASH):
+        free, held = (estimate_on_cores(graph, chip, chip.num_vc) for chip in (plain, limited))
+        for place, operator in enumerate(graph.operators):
+            moved = graph.moved_bytes[place]
+            least_s = moved / (rate * plain.num_vc) if not operator.gemms and operator.vector else 0
+            assert held.vc_s[place] >= max(free.vc_s[place], least_s * (1 - 1e-12))
+            if operator.gemms or least_s == 0:
+                assert held.latency_s[place] == free.latency_s[place]
+            assert held.hbm_s[place] == free.hbm_s[place]
+
+
 def defined_work(
     table: OperatorTable,
     chips: Sequence[Accelerator],
@@ -104,6 +120,11 @@ def defined_work(
     )
     again = table.reread_bytes + table.cached_bytes * (table.row_bytes / 2 > kept)
     reads = table.read_bytes + summed(table.vector_owner, again * overflows)
+    by_threads = np.zeros(len(table.operators))
+    by_threads[table.vector_owner] = 1.0
+    by_threads[[*table.gemm_owner, *table.attention_owner]] = 0.0
+    threads_rate = vector_cores[:, np.newaxis] * chip_column(chips, "vector_core_bytes_per_s")
+    vc_s = np.maximum(vc_s, by_threads * (reads + table.write_bytes) / threads_rate)
     extra = summed(
         table.gemm_owner, products[:, :, GemmColumn.HBM_EXTRA_BYTES] * table.gemm_blocked
     )

@@ -36,8 +36,7 @@ def test_every_row_is_in_one_table(tables: dict[tuple[str, str], ValidationTable
 @pytest.mark.parametrize(
     ("chip", "precision", "framework", "greatest"),
     [
-        ("h100", "fp8-block", "SGLang", 0.1),
-        ("h100", "fp8-block", "TRTLLM", 0.16),  # jumps from row to row that no size explains
+        *(("h100", "fp8-block", framework, 0.1) for framework in ("SGLang", "TRTLLM")),
         *(("b200", "nvfp4", framework, 0.12) for framework in ("SGLang", "TRTLLM")),
         *(("b300", "nvfp4", framework, 0.17) for framework in ("SGLang", "TRTLLM")),
     ],
@@ -55,11 +54,14 @@ def test_products_are_met(
     assert abs(table.bias) <= 0.1
 
 
-def test_casts_on_the_h100_are_met(tables: dict[tuple[str, str], ValidationTable]) -> None:
+def test_casts_are_met(tables: dict[tuple[str, str], ValidationTable]) -> None:
     """They are bound by the HBM; those of the B200 reach less of it than other kernels do."""
     for framework in ("TRTLLM", "VLLM"):
         assert tables["h100", f"cast to fp8, {framework}"].mean_absolute_error <= 0.15
-        assert -0.45 <= tables["b200", f"cast to fp8, {framework}"].bias <= 0.0
+    assert tables["b200", "cast to fp8, VLLM"].mean_absolute_error <= 0.05
+    # One of the four took three times as long as another release took for as many elements.
+    slow = tables["b200", "cast to fp8, TRTLLM"]
+    assert sorted(abs(row.error) for row in slow.rows)[2] <= 0.30
 
 
 def test_constants_of_calls_are_what_the_fit_gives() -> None:
@@ -72,7 +74,8 @@ def test_constants_of_calls_are_what_the_fit_gives() -> None:
         rows.setdefault(key, []).append(MeasuredProduct(gemm, float(row["latency_s"])))
     for (precision, chip, framework), members in rows.items():
         accelerator = load_accelerator(provenance["accelerator"][chip])
-        values = fit_quantised_products(members, accelerator, precision).values  # type: ignore[arg-type]
+        late = framework in provenance["writes_late"]
+        values = fit_quantised_products(members, accelerator, precision, writes_late=late).values  # type: ignore[arg-type]
         stated = provenance["calls"][precision][chip][framework]
         assert values["call_overhead_s"] == pytest.approx(stated["call_overhead_s"], abs=1e-7)
         assert values["quantisation_bytes"] == pytest.approx(stated["quantisation_bytes"], abs=1e-2)

@@ -99,7 +99,7 @@ def test_experts_in_eight_bits_follow(runs: dict[str, ValidationTable]) -> None:
         ("gb200", -0.22, 0.13),
         ("gb300", -0.32, 0.06),
         ("b300", -0.35, 0.0),
-        ("b200", -0.06, 0.03),
+        ("b200", -0.06, 0.065),
     ):
         rows = runs[f"megatron-bridge-experts {chip}"].rows
         oss = [row.error for row in rows if "GPT" in row.case]

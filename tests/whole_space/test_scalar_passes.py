@@ -79,6 +79,7 @@ CHANGES: dict[str, Callable[[Accelerator], Accelerator]] = {
     "sustained clock": _calibrated(sustained_clock_hz=0.7e9),
     "array efficiency": _calibrated(array_efficiency=0.6),
     "HBM efficiency": _calibrated(hbm_efficiency=0.4),
+    "bytes of threads": _calibrated(vector_core_bytes_per_s=2e9),
     "overhead": _calibrated(operator_overhead_s=5e-6),
     "cycles of a tile": _calibrated(tile_overhead_cycles=1000.0),
     "cores of collectives": _calibrated(collective_core_share=0.5),

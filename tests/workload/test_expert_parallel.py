@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from phaze_opt.choices import Dispatcher
 from phaze_opt.errors import InputError
 from phaze_opt.training import Training
 from phaze_opt.workload.capture.transformer import capture_transformer
@@ -113,6 +114,30 @@ def test_shares_of_split_experts_add_up(model: str, tensor: int, width: int) -> 
             assert exchange.tokens * tensor == width * model_config(model).sequence
 
 
+@pytest.mark.parametrize(
+    ("dispatcher", "devices", "sorts"),
+    [("nccl", 2, 1), ("nccl", 8, 0), ("deepep", 2, 0), ("hybridep", 2, 0), ("ideal", 2, 0)],
+)
+def test_rows_of_several_experts_are_sorted_where_nccl_brings_them(
+    dispatcher: Dispatcher, devices: int, sorts: int
+) -> None:
+    """Once on either way, between the exchange and the experts: each row is read and written."""
+    own = _shared(_variant(MODELS[0], 1, False), devices, dispatcher=dispatcher).layers[1]
+    for graph, ways in zip(_passes(own), (2, 2, 1), strict=True):
+        found = [
+            place
+            for place, operator in enumerate(graph.operators)
+            if operator.id.startswith("sort_rows")
+        ]
+        assert len(found) == sorts * ways
+        for place in found:
+            (work,) = graph.operators[place].vector
+            assert (work.rows, work.columns) == (512 * 2, 64)
+            assert graph.moved_bytes[place] == 2 * 2 * work.elements
+            neighbours = graph.operators[place - 1 : place + 2 : 2]
+            assert [each.is_exchange for each in neighbours].count(True) == 1
+
+
 @settings(max_examples=20, deadline=None)
 @given(st.sampled_from(MODELS), degrees, st.sampled_from([2, 8]))
 def test_rows_are_sent_there_and_back(model: str, tensor: tuple[int, bool], devices: int) -> None:
@@ -130,7 +155,11 @@ def test_rows_are_sent_there_and_back(model: str, tensor: tuple[int, bool], devi
             *(True, False, False, False)
         ]
         for graph, before in zip(_passes(own), _passes(layer), strict=True):
-            others = [op.id for op in graph.operators if not op.is_exchange]
+            others = [
+                op.id
+                for op in graph.operators
+                if not (op.is_exchange or op.id.startswith("sort_rows"))
+            ]
             assert others == [operator.id for operator in before.operators]
             for tensor_ in graph.tensors:
                 writers = [writer for writer, _ in tensor_.writers]
