@@ -98,7 +98,7 @@ class ModeSeconds:
         times_s = [np.ravel(each) for each in (self.latency_s, *busy_s, self.exposed_lanes_s)]
         return binding_resources(*times_s).reshape(self.latency_s.shape)
 
-    def rows(self, which: int | slice | tuple[int | slice, slice]) -> Self:
+    def rows(self, which: int | slice | IntArray | tuple[int | slice, slice]) -> Self:
         """Return one row of every array, or some rows, or a part of them."""
         return type(self)(*(values[which] for values in self.arrays()))
 

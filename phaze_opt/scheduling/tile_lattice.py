@@ -190,9 +190,7 @@ def _lattice(
         return [
             operator
             for operator, before in enumerate(needs)
-            if not node >> operator & 1
-            and not before & ~node
-            and node | 1 << operator in known
+            if not node >> operator & 1 and not before & ~node and node | 1 << operator in known
         ]
 
     next_of = {node: following(node) for node in nodes}
@@ -286,9 +284,7 @@ def _entries(tiles: TileGraph, arc: Arc, bits: ArcBits) -> list[list[tuple[int, 
                 continue
             elif members.issuperset(tensor.readers):
                 needed |= by_tiles.get(i, 0)
-            first = min(
-                members.intersection(tensor.accesses), key=tiles.position.__getitem__
-            )
+            first = min(members.intersection(tensor.accesses), key=tiles.position.__getitem__)
             loads = tensor.producer is None and operator == first and i in bits.starting
             if needed:
                 own.append((_access(tiles, arc, operator, i), needed, loads * tensor.bytes))

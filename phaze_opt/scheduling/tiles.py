@@ -75,9 +75,7 @@ class TileGraph:
     @cached_property
     def rows(self) -> tuple[TileRow, ...]:
         """All tile operators, operator by operator."""
-        return tuple(
-            TileRow(i, tiles) for i, counts in enumerate(self.counts) for tiles in counts
-        )
+        return tuple(TileRow(i, tiles) for i, counts in enumerate(self.counts) for tiles in counts)
 
     @cached_property
     def row_of(self) -> dict[tuple[int, int], int]:

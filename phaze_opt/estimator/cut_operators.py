@@ -1,0 +1,384 @@
+"""Which operators of a graph can run tile by tile, and the operators that one tile is.
+
+An operator is cut along the outermost dimension of its result, so that tile after tile is a piece
+of memory after another: a product with one weight along its rows (tokens), a batched product along
+its batch (heads, samples, experts) and in a forward also along the rows of its matrices (queries),
+vector work along its rows. What sums over tokens is not cut (products for weight gradients, sums),
+and neither are collectives, fused attention, and gathers and scatters, whose rows come from
+anywhere. What each tile adds to (the gradient of a norm's weight) is read and written for every
+tile.
+
+A tensor is handed on by tiles where tile number i of its reader needs tile number i of its writer
+and nothing else: both see it with the same number of rows, or the reader with whole matrices of its
+batch. Operators that permute what they write (copies) hand nothing on by tiles. So softmax over
+keys is cut along heads and queries, and never along keys. Other operands are read by every tile
+that needs them: a weight by all of them, the keys of a head by all tiles of its queries.
+
+Operators that are joined in this way are cut into equally many tiles: as many as the matrices of
+their batches, a fourth of that, four times as many, and so on.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+from phaze_opt.estimator.working_sets import (
+    LEAST_STAGED_BYTES,
+    Access,
+    KeptTensor,
+    access_of,
+    kept_tensors,
+)
+from phaze_opt.workload.graph import (
+    ELEMENTWISE_KINDS,
+    Operator,
+    OperatorGraph,
+    Tensor,
+    TensorRead,
+)
+
+LEAST_ROWS = 64
+"""Rows of a tile of a matrix: with fewer, arrays would mostly fill and drain."""
+MOST_TILES = 256
+"""Tiles of an operator."""
+_STEP = 4
+"""Ratio of the numbers of tiles that are tried."""
+_FIRST = 2
+"""The least number of tiles of operators without a batch."""
+
+_BY_ROWS = frozenset(
+    {
+        *ELEMENTWISE_KINDS,
+        *("softmax", "softmax_backward", "layer_norm", "layer_norm_backward"),
+        *("rms_norm", "rms_norm_backward"),
+    }
+)
+"""Vector work of which a row of results needs that row of the operands and nothing else."""
+
+
+@dataclass(frozen=True)
+class Cut:
+    """How an operator can be cut.
+
+    Attributes
+    ----------
+    rows
+        Rows of the result, those of all matrices together.
+    batch
+        Matrices of a product, or rows of vector work: it can be cut into any number of tiles that
+        divides them.
+    rows_each
+        Rows of a matrix, which can be cut too; 1 if they cannot.
+    """
+
+    rows: int
+    batch: int
+    rows_each: int
+
+    def accepts(self, tiles: int) -> bool:
+        """Whether it can be cut into so many tiles."""
+        if self.batch % tiles == 0:
+            return True
+        parts, rest = divmod(tiles, self.batch)
+        if rest or self.rows_each % parts:
+            return False
+        return self.rows_each // parts >= LEAST_ROWS
+
+
+@dataclass(frozen=True)
+class CutGraph:
+    """What of a graph can run tile by tile.
+
+    Attributes
+    ----------
+    counts
+        For every operator, into how many tiles it may be cut; none if it hands nothing on by tiles.
+    through
+        Pairs (writer, reader) of which the writer hands all to the reader by tiles.
+    held
+        ``(operator, tensor)``: inputs of the graph that one operator alone reads, again for every
+        tile, and that are not small.
+    """
+
+    counts: tuple[tuple[int, ...], ...]
+    through: frozenset[tuple[int, int]]
+    held: tuple[tuple[int, int], ...]
+
+
+@lru_cache(maxsize=512)
+def cut_graph(graph: OperatorGraph) -> CutGraph:
+    """Return what of a graph can run tile by tile, cached."""
+    cuts = [_cut(graph, index) for index in range(len(graph.operators))]
+    handed: dict[tuple[int, int], bool] = {}
+    for tensor in graph.tensors:
+        for writer, reader, _ in tensor.handed_over():
+            by_tiles = _is_handed_by_tiles(graph, cuts, tensor, writer, reader)
+            handed[writer, reader] = handed.get((writer, reader), True) and by_tiles
+    through = frozenset(pair for pair, by_tiles in handed.items() if by_tiles)
+    counts: list[tuple[int, ...]] = [()] * len(cuts)
+    for joined in _components(through):
+        for index in joined:
+            counts[index] = _tile_counts(graph, cuts, joined)
+    held = tuple(
+        (tensor.readers[0].operator, number)
+        for number, tensor in enumerate(graph.tensors)
+        if not tensor.writers
+        and len(tensor.readers) == 1
+        and counts[tensor.readers[0].operator]
+        and not is_cut_read(graph.operators[tensor.readers[0].operator], tensor, tensor.readers[0])
+        and tensor.elements * tensor.element_bytes >= LEAST_STAGED_BYTES
+    )
+    return CutGraph(tuple(counts), through, held)
+
+
+def handing_by_tiles(graph: OperatorGraph, kept: KeptTensor) -> frozenset[int]:
+    """Return the operators that may hand a tensor on by tiles, or take it so."""
+    if kept.writer is None:
+        return frozenset()
+    writer, through = kept.writer.operator, cut_graph(graph).through
+    taking = [one.operator for one in kept.readers if (writer, one.operator) in through]
+    return frozenset([writer, *taking]) if taking else frozenset()
+
+
+def _tile_counts(
+    graph: OperatorGraph, cuts: Sequence[Cut | None], joined: set[int]
+) -> tuple[int, ...]:
+    """Return into how many tiles operators that are joined are cut, rising."""
+    own = [cut for index in joined if (cut := cuts[index]) is not None]
+    products = [index for index in joined if graph.operators[index].gemms]
+    batch = math.gcd(*(graph.operators[index].gemms[0].batch for index in products)) or 1
+    tried, tiles = [], batch
+    while tiles > 1:
+        tried.append(tiles)
+        tiles = (
+            max(each for each in range(1, tiles) if tiles % each == 0 and each * _STEP <= tiles)
+            if tiles >= _STEP
+            else 1
+        )
+    tiles = _FIRST if batch == 1 else batch * _STEP
+    while tiles <= MOST_TILES:
+        tried.append(tiles)
+        tiles *= _STEP
+    accepted = {
+        each for each in tried if each <= MOST_TILES and all(cut.accepts(each) for cut in own)
+    }
+    return tuple(sorted(accepted))
+
+
+def _components(pairs: frozenset[tuple[int, int]]) -> list[set[int]]:
+    """Return the sets of operators that pairs join."""
+    found: list[set[int]] = []
+    for pair in sorted(pairs):
+        touching = [each for each in found if not each.isdisjoint(pair)]
+        found = [each for each in found if each not in touching]
+        found.append(set(pair).union(*touching))
+    return found
+
+
+def _cut(graph: OperatorGraph, index: int) -> Cut | None:
+    """Say how an operator can be cut; ``None`` if it cannot."""
+    operator = graph.operators[index]
+    rows = {work.rows for work in operator.vector}
+    if operator.collective is not None or operator.attention is not None:
+        return None
+    if len(operator.gemms) > 1 or any(work.kind not in _BY_ROWS for work in operator.vector):
+        return None
+    if not operator.gemms:
+        return Cut(min(rows), min(rows), 1) if len(rows) == 1 else None
+    gemm, touched = operator.gemms[0], _touched(graph, index)
+    own = gemm.batch * gemm.m
+    # The result of a batched product may be written by columns.
+    if not rows <= ({own, gemm.batch * gemm.n} if gemm.batch > 1 else {own}):
+        return None
+    if any(write and not is_cut_write(operator, elements) for _, elements, write in touched):
+        return None
+    kinds = {tensor.kind for tensor, *_ in touched}
+    if gemm.batch > 1:
+        # In a backward the first operand may be taken by columns, whose tiles are no rows.
+        in_forward = kinds <= {"activation", "weight"} and rows <= {own}
+        return Cut(own, gemm.batch, gemm.m if in_forward else 1)
+    # A product of two activations may sum over tokens.
+    second = [
+        tensor.kind
+        for tensor, *_ in touched
+        for read in tensor.readers
+        if read.operator == index and read.second_operand
+    ]
+    return Cut(own, 1, gemm.m) if second == ["weight"] else None
+
+
+def _touched(graph: OperatorGraph, index: int) -> list[tuple[Tensor, int, bool]]:
+    """Return the tensors that an operator reads or writes, how much of it, and whether it writes."""
+    reads = [
+        (tensor, read.elements, False)
+        for tensor in graph.tensors
+        for read in tensor.readers
+        if read.operator == index
+    ]
+    writes = [
+        (tensor, elements, True)
+        for tensor in graph.tensors
+        for one, elements in tensor.writers
+        if one == index
+    ]
+    return reads + writes
+
+
+def _shapes(operator: Operator) -> set[int]:
+    """Return the elements of tensors that have a row for each of an operator's."""
+    shapes = {work.elements for work in operator.vector}
+    shapes |= {work.rows for work in operator.vector}
+    return shapes | {gemm.batch * gemm.m * gemm.n for gemm in operator.gemms}
+
+
+def is_cut_write(operator: Operator, elements: int) -> bool:
+    """Whether each tile writes its own part of a result; else each adds to all of it."""
+    return elements in _shapes(operator)
+
+
+def is_cut_read(operator: Operator, tensor: Tensor, read: TensorRead) -> bool:
+    """Whether each tile reads its own part of a tensor; else each reads all that it needs."""
+    if read.second_operand:
+        return operator.gemms[0].batch > 1
+    if read.first_operand:
+        return True
+    return tensor.kind != "weight" and read.elements in _shapes(operator)
+
+
+def _is_handed_by_tiles(
+    graph: OperatorGraph,
+    cuts: Sequence[Cut | None],
+    tensor: Tensor,
+    writer: int,
+    reader: int,
+) -> bool:
+    """Whether a tile of a reader needs one tile of the writer, and nothing else of a tensor."""
+    source, target = cuts[writer], cuts[reader]
+    if source is None or target is None or len(tensor.writers) > 1:
+        return False
+    made, used = graph.operators[writer], graph.operators[reader]
+    reads = [read for read in tensor.readers if read.operator == reader]
+    if any(work.kind == "copy" for work in made.vector) or len(reads) != 1:
+        return False
+    (read,) = reads
+    elements = tensor.elements
+    if read.elements != elements or not is_cut_write(made, elements):
+        return False
+    if not (read.first_operand or read.second_operand):
+        return source.rows == target.rows and elements in _shapes(used)
+    gemm = used.gemms[0]
+    if read.first_operand and read.second_operand:
+        return False
+    if read.first_operand:
+        return source.rows == target.rows and elements == target.rows * gemm.k
+    matrices = {gemm.batch * gemm.k, gemm.batch * gemm.n}
+    return gemm.batch > 1 and source.rows in matrices and elements == gemm.batch * gemm.k * gemm.n
+
+
+@dataclass(frozen=True)
+class TileOperators:
+    """Operators of which each does what one tile of another is.
+
+    Attributes
+    ----------
+    graph
+        The operators; their tensors are of a tile, and none is shared.
+    accesses
+        Of every operator, what it moves of all of `working_sets.kept_tensors` that the whole one
+        touches, and then of its inputs in `CutGraph.held`.
+    """
+
+    graph: OperatorGraph
+    accesses: tuple[tuple[Access, ...], ...]
+
+
+def tile_operators(graph: OperatorGraph, rows: Sequence[tuple[int, int]]) -> TileOperators:
+    """Return one tile of every operator that is to be cut.
+
+    Parameters
+    ----------
+    graph
+        The whole operators.
+    rows
+        Pairs (operator, number of tiles) as `CutGraph.counts` allows.
+    """
+    operators, tensors, accesses = [], [], []
+    for place, (index, tiles) in enumerate(rows):
+        operator = _tile_of(graph.operators[index], tiles, place)
+        operators.append(operator)
+        moved = _moved(graph, index, tiles, operator)
+        for number, (read, written) in moved.items():
+            tensor = graph.tensors[number]
+            reads = () if read is None else (replace(read, operator=place),)
+            if written and written == _written(tensor, index):
+                reads = (*reads, TensorRead(place, written))
+            elements = max([written, *(each.elements for each in reads)])
+            writers = ((place, written),) if written else ()
+            tensors.append(Tensor(elements, tensor.dtype, tensor.kind, writers, reads))
+        accesses.append(tuple(_accesses_of_tile(graph, index, operator, moved)))
+    return TileOperators(OperatorGraph(tuple(operators), tuple(tensors)), tuple(accesses))
+
+
+def _tile_of(operator: Operator, tiles: int, place: int) -> Operator:
+    """Return what one tile of an operator computes."""
+    gemms = [
+        replace(gemm, batch=gemm.batch // tiles)
+        if gemm.batch % tiles == 0
+        else replace(gemm, batch=1, m=gemm.m * gemm.batch // tiles)
+        for gemm in operator.gemms
+    ]
+    vector = [replace(work, rows=work.rows // tiles) for work in operator.vector]
+    return Operator(f"{operator.id} {place}", tuple(gemms), tuple(vector))
+
+
+def _written(tensor: Tensor, index: int) -> int:
+    """Return how many elements of a tensor an operator writes."""
+    return sum(elements for one, elements in tensor.writers if one == index)
+
+
+def _moved(
+    graph: OperatorGraph, index: int, tiles: int, tile: Operator
+) -> dict[int, tuple[TensorRead | None, int]]:
+    """Return what a tile reads, and how many elements it writes, of every tensor by its place."""
+    operator, moved = graph.operators[index], {}
+    for number, tensor in enumerate(graph.tensors):
+        read = next((each for each in tensor.readers if each.operator == index), None)
+        written = _written(tensor, index)
+        if written and is_cut_write(operator, written):
+            written //= tiles
+        if read is not None:
+            elements = read.elements
+            if read.first_operand or read.second_operand:
+                gemm = tile.gemms[0]
+                first, second = read.first_operand * gemm.m, read.second_operand * gemm.n
+                elements = min(elements, gemm.batch * gemm.k * (first + second))
+            elif is_cut_read(operator, tensor, read):
+                elements = -(-elements // tiles)
+            read = replace(read, elements=elements)
+        if read is not None or written:
+            moved[number] = read, written
+    return moved
+
+
+def _accesses_of_tile(
+    graph: OperatorGraph,
+    index: int,
+    tile: Operator,
+    moved: dict[int, tuple[TensorRead | None, int]],
+) -> Iterator[Access]:
+    """Yield what a tile moves of kept tensors, and of its inputs that may be held."""
+    for kept in kept_tensors(graph):
+        tensor = graph.tensors[kept.tensor]
+        read, written = moved.get(kept.tensor, (None, 0))
+        if kept.writer is not None and kept.writer.operator == index:
+            yield Access(index, float(written * tensor.element_bytes))
+        elif read is not None:
+            share = kept.size_bytes / (tensor.elements * tensor.element_bytes)
+            yield access_of(tile, tensor, read, share)
+    for operator, number in cut_graph(graph).held:
+        read = moved[number][0] if operator == index else None
+        if read is not None:
+            yield access_of(tile, graph.tensors[number], read, 1.0)
