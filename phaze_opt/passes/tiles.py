@@ -16,17 +16,21 @@ from functools import lru_cache
 import numpy as np
 
 from phaze_opt.arrays import IntArray
-from phaze_opt.estimator.chips import Chips
-from phaze_opt.estimator.cut_operators import TileOperators, cut_graph, tile_operators
+from phaze_opt.estimator.cut_operators import (
+    TileOperators,
+    cut_graph,
+    handing_by_tiles,
+    tile_operators,
+)
 from phaze_opt.estimator.estimate import ModeEstimate, estimate_on_cores
-from phaze_opt.estimator.least_traffic import most_kept_bytes
-from phaze_opt.estimator.working_sets import saved_by_accesses, working_sets
+from phaze_opt.estimator.working_sets import kept_tensors, saved_by_accesses, working_sets
 from phaze_opt.hardware.accelerator import Accelerator
 from phaze_opt.on_demand import cached_property
 from phaze_opt.passes.residency import tensor_graph, with_hbm_bytes
 from phaze_opt.scheduling.residency import Residency
 from phaze_opt.scheduling.schedule_problem import HeldInput, TiledGroup
-from phaze_opt.scheduling.tiles import TileGraph, TilePrices, Tiling
+from phaze_opt.scheduling.tile_search import least_tiled_s
+from phaze_opt.scheduling.tiles import LeastMoves, TileGraph, TilePrices, Tiling
 from phaze_opt.workload.graph import OperatorGraph
 
 
@@ -121,9 +125,7 @@ class TiledPass:
         residency
             The problem without tiles.
         """
-        kept = most_kept_bytes(self.graph, Chips([self.accelerator]), tiles=True)[0]
-        left_s = np.maximum(self.all_cores.hbm_s - kept / residency.hbm_bytes_per_s, 0.0)
-        least_s = np.maximum(residency.other_s.min(axis=1), left_s) + residency.overhead_s
+        least_s = least_tiled_s(residency, _least_moves(self.graph))
         return Tiling(tile_graph(self.graph), least_s, self.prices)
 
     def in_groups(self, groups: Sequence[TiledGroup]) -> ModeEstimate:
@@ -146,3 +148,23 @@ class TiledPass:
 def _tile_operators(graph: OperatorGraph) -> TileOperators:
     """Return one tile of every tile operator of a graph, cached."""
     return tile_operators(graph, tile_graph(graph).rows)
+
+
+@lru_cache(maxsize=512)
+def _least_moves(graph: OperatorGraph) -> LeastMoves:
+    """Return what operators move that read nothing twice, cached."""
+    tensors, kept = tensor_graph(graph), kept_tensors(graph)
+    handing = [handing_by_tiles(graph, each) for each in kept]
+    accesses = [
+        access
+        for each in kept
+        for access in (() if each.writer is None else (each.writer,)) + each.readers
+    ]
+    room = [len(kept) if one in handing[i] else i for i, one in tensors.accesses]
+    return LeastMoves(
+        np.array([bool(counts) for counts in cut_graph(graph).counts], dtype=np.bool_),
+        np.array(graph.moved_bytes, dtype=np.float64),
+        np.array([each.bytes for each in accesses], dtype=np.float64) * tensors.must_write,
+        np.array(room, dtype=np.int64),
+        np.append(tensors.tensor_bytes, 0),
+    )

@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from phaze_opt.arrays import FloatArray, IntArray
-from phaze_opt.compiled import inlined, lazily_compiled
+from phaze_opt.compiled import callee, inlined, lazily_compiled
 
 _ROUNDING = 1e-12
 """Relative rounding error of sums of times, by which a state may miss the best time known."""
@@ -50,10 +50,13 @@ def _best_of_row(
     lowest: int,
     highest: int,
     mask: int,
-) -> tuple[float, float]:
-    """Give seconds and HBM bytes of an operator at the best level that fits, or infinity."""
+) -> tuple[int, float, float]:
+    """Give level, seconds and HBM bytes of an operator, the best of the levels that fit.
+
+    Without a level that fits, seconds and bytes are infinite.
+    """
     working_bytes, hbm_bytes, other_s, overhead_s, saved_bytes = prices
-    best_s, best_bytes = np.inf, np.inf
+    best, best_s, best_bytes = 0, np.inf, np.inf
     for level in range(working_bytes.shape[1]):
         if working_bytes[row, level] > free:
             continue
@@ -65,8 +68,22 @@ def _best_of_row(
         flow = max(flow, 0.0)
         seconds = max(other_s[row, level], flow / rate) + overhead_s[row]
         if seconds < best_s or (seconds == best_s and flow < best_bytes):
-            best_s, best_bytes = seconds, flow
-    return best_s, best_bytes
+            best, best_s, best_bytes = level, seconds, flow
+    return best, best_s, best_bytes
+
+
+@callee(f"i8({_LATTICE_TYPE}, {_PRICES_TYPE}, i8, i8)")
+def _fitting_bits(lattice: LatticeArrays, prices: RowPrices, glb_bytes: int, arc: int) -> int:
+    """Give the bits of an arc that fit beside the operator that needs most, each by itself."""
+    first_bit, bit_bytes, first_row, row_of = lattice[4], lattice[5], lattice[8], lattice[9]
+    most = 0
+    for at in range(first_row[arc], first_row[arc + 1]):
+        most = max(most, prices[0][row_of[at]].min())
+    fitting = 0
+    for bit in range(first_bit[arc], first_bit[arc + 1]):
+        if bit_bytes[bit] <= glb_bytes - most:
+            fitting |= 1 << (bit - first_bit[arc])
+    return fitting
 
 
 @lazily_compiled(
@@ -99,7 +116,7 @@ def search_lattice(
     makespan_s, hbm_bytes
         Infinity twice if nothing better was found.
     arcs, masks
-        The arcs of the path from its end to its begin, and what is chosen in each.
+        The arcs of the path, and what is chosen in each.
     """
     (
         first_state, arc_before, arc_after, arc_crossing, first_bit, bit_bytes, bit_after,
@@ -122,58 +139,64 @@ def search_lattice(
     best_s[0] = best_bytes[0] = 0.0
     for arc in range(arcs):
         before, after, begin = arc_before[arc], arc_after[arc], first_bit[arc]
-        bits = first_bit[arc + 1] - begin
         own, last = first_row[arc], first_row[arc + 1]
         latest_s = (upper_s - left_s[after]) + upper_s * _ROUNDING
-        # The arc with all that may be chosen, as if it needed no room.
-        fastest_s = 0.0
-        for at in range(own, last):
-            seconds, _ = _best_of_row(
-                row_of[at], glb_bytes, rate, prices, entry_access, entry_bits, entry_load,
-                first_entry[at], first_entry[at + 1], -1,
-            )  # fmt: skip
-            fastest_s += seconds
         earliest_s = np.inf
         for state in range(first_state[before], first_state[before + 1]):
             earliest_s = min(earliest_s, best_s[state])
+        allowed = _fitting_bits(lattice, prices, glb_bytes, arc)
+        # The arc with all that may be chosen, as if it needed no room together.
+        fastest_s = 0.0
+        for at in range(own, last):
+            _, seconds, _ = _best_of_row(
+                row_of[at], glb_bytes, rate, prices, entry_access, entry_bits, entry_load,
+                first_entry[at], first_entry[at + 1], allowed,
+            )  # fmt: skip
+            fastest_s += seconds
         if earliest_s + fastest_s > latest_s:
             continue
         past_bits = (1 << arc_crossing[arc]) - 1
-        for mask in range(1 << bits):
+        mask = 0
+        while True:
+            # Masks come in rising order, so that the one without the lowest bit came before.
+            clashes = False
             if mask:
                 rest = mask & (mask - 1)
-                low = mask ^ rest
-                bit = begin
+                bit, low = begin, mask ^ rest
                 while low > 1:
                     low >>= 1
                     bit += 1
                 used[mask] = used[rest] + bit_bytes[bit]
                 out[mask] = out[rest] | bit_after[bit]
+                for other in range(begin, first_bit[arc + 1]):
+                    if mask >> (other - begin) & 1 and bit_clashes[other] & mask:
+                        clashes = True
             past = first_state[before] + (mask & past_bits)
-            if used[mask] > glb_bytes or best_s[past] + fastest_s > latest_s:
-                continue
-            clashes = False
-            for bit in range(bits):
-                if mask >> bit & 1 and bit_clashes[begin + bit] & mask:
-                    clashes = True
-            if clashes:
-                continue
-            end_s, flowed = best_s[past], best_bytes[past]
-            for at in range(own, last):
-                seconds, flow = _best_of_row(
-                    row_of[at], glb_bytes - used[mask], rate, prices, entry_access, entry_bits,
-                    entry_load, first_entry[at], first_entry[at + 1], mask,
-                )  # fmt: skip
-                end_s += seconds
-                flowed += flow
-                if end_s > latest_s:
-                    break
-            if end_s > latest_s:
-                continue
-            state = first_state[after] + out[mask]
-            if end_s < best_s[state] or (end_s == best_s[state] and flowed < best_bytes[state]):
-                best_s[state], best_bytes[state] = end_s, flowed
-                came_arc[state], came_mask[state] = arc, mask
+            if (
+                not clashes
+                and used[mask] <= glb_bytes
+                and best_s[past] + fastest_s <= latest_s
+            ):
+                end_s, flowed = best_s[past], best_bytes[past]
+                for at in range(own, last):
+                    _, seconds, flow = _best_of_row(
+                        row_of[at], glb_bytes - used[mask], rate, prices, entry_access,
+                        entry_bits, entry_load, first_entry[at], first_entry[at + 1], mask,
+                    )  # fmt: skip
+                    end_s += seconds
+                    flowed += flow
+                    if end_s > latest_s:
+                        break
+                state = first_state[after] + out[mask]
+                if end_s <= latest_s and (
+                    end_s < best_s[state]
+                    or (end_s == best_s[state] and flowed < best_bytes[state])
+                ):
+                    best_s[state], best_bytes[state] = end_s, flowed
+                    came_arc[state], came_mask[state] = arc, mask
+            if mask == allowed:
+                break
+            mask = (mask - allowed) & allowed
     state = size - 1
     makespan_s, flowed = best_s[state], best_bytes[state]
     if (
@@ -190,4 +213,43 @@ def search_lattice(
         steps += 1
         past_bits = (1 << arc_crossing[arc]) - 1
         state = first_state[arc_before[arc]] + (came_mask[state] & past_bits)
-    return makespan_s, flowed, path[:steps], chosen[:steps]
+    return makespan_s, flowed, path[:steps][::-1].copy(), chosen[:steps][::-1].copy()
+
+
+@lazily_compiled(
+    f"void({_LATTICE_TYPE}, {_PRICES_TYPE}, i8, f8, i8[::1], i8[::1], i8[::1], f8[::1], f8[::1])"
+)
+def run_path(
+    lattice: LatticeArrays,
+    prices: RowPrices,
+    glb_bytes: int,
+    rate: float,
+    arcs: IntArray,
+    masks: IntArray,
+    level: IntArray,
+    flow_bytes: FloatArray,
+    seconds: FloatArray,
+) -> None:
+    """Run the operators of a path.
+
+    Parameters
+    ----------
+    lattice, prices, glb_bytes, rate, arcs, masks
+        As of `search_lattice`.
+    level, flow_bytes, seconds
+        Receive level, HBM bytes and time of every operator, in the order in which they run.
+    """
+    first_bit, bit_bytes, first_row, row_of = lattice[4], lattice[5], lattice[8], lattice[9]
+    first_entry, entry_access, entry_bits, entry_load = lattice[10:]
+    place = 0
+    for step in range(arcs.shape[0]):
+        arc, mask, free = arcs[step], masks[step], glb_bytes
+        for bit in range(first_bit[arc], first_bit[arc + 1]):
+            if mask >> (bit - first_bit[arc]) & 1:
+                free -= bit_bytes[bit]
+        for at in range(first_row[arc], first_row[arc + 1]):
+            level[place], seconds[place], flow_bytes[place] = _best_of_row(
+                row_of[at], free, rate, prices, entry_access, entry_bits, entry_load,
+                first_entry[at], first_entry[at + 1], mask,
+            )  # fmt: skip
+            place += 1

@@ -25,7 +25,7 @@ from phaze_opt.on_demand import cached_property
 from phaze_opt.scheduling.tile_kernel import LatticeArrays
 from phaze_opt.scheduling.tiles import MOST_GROUP, TileGraph
 
-MOST_MASKS = 2**15
+MOST_MASKS = 2**14
 """Masks of all arcs of a fast lattice."""
 MOST_ARC_BITS = 14
 """Choices of one arc of a fast lattice."""
@@ -74,6 +74,14 @@ class ArcBits:
     def count(self) -> int:
         """Number of bits."""
         return len(self.crossing) + len(self.starting) + len(self.passed) + len(self.held)
+
+    def chosen(self, mask: int) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
+        """Return the resident and passed tensors and the held inputs of a mask."""
+        parts, first = [], 0
+        for choices in ((*self.crossing, *self.starting), self.passed, self.held):
+            parts.append(tuple([i for k, i in enumerate(choices) if mask >> first + k & 1]))
+            first += len(choices)
+        return parts[0], parts[1], parts[2]
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,40 +1,57 @@
-"""The best plan with groups of operators that run tile by tile, and its bound."""
+"""The best plan with groups of operators that run tile by tile, and the least times of operators."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import NamedTuple, TypeVar
+from itertools import accumulate
+from typing import TypeVar
 
 import numpy as np
 
-from phaze_opt.arrays import FloatArray, IntArray
+from phaze_opt.arrays import BoolArray, FloatArray, IntArray
 from phaze_opt.scheduling.residency import EvaluatedSteps, Residency, ResidencyPlan
+from phaze_opt.scheduling.residency_kernel import least_seconds
 from phaze_opt.scheduling.schedule_problem import TiledGroup
-from phaze_opt.scheduling.tile_kernel import RowPrices, search_lattice
+from phaze_opt.scheduling.tile_kernel import RowPrices, run_path, search_lattice
 from phaze_opt.scheduling.tile_lattice import TileLattice
-from phaze_opt.scheduling.tiles import TilePrices, Tiling
+from phaze_opt.scheduling.tiles import LeastMoves, Tiling
 
 Numbers = TypeVar("Numbers", FloatArray, IntArray)
 
 
-class Step(NamedTuple):
-    """What runs before the next step begins: one whole operator, or a group.
+def least_tiled_s(residency: Residency, moves: LeastMoves) -> FloatArray:
+    """Give the least time of every operator, whole or cut: (operators,).
 
-    Attributes
-    ----------
-    operators
-        In the order in which they take turns.
-    tiles
-        Of each; 1 for a whole operator.
-    passed, held
-        Tensors that are passed by tiles, and numbers of inputs that are held.
+    Of its tensors all stay that fit at once; those that it hands on by tiles need no room. One that
+    may be cut has one more level, in which it reads nothing twice and works in no room.
     """
+    graph, cut = residency.graph, moves.cut
+    accesses_cut = cut[graph.access_operator]
 
-    operators: tuple[int, ...]
-    tiles: int
-    passed: tuple[int, ...] = ()
-    held: tuple[int, ...] = ()
+    def with_level(levels: Numbers, more: Numbers, rows: BoolArray) -> Numbers:
+        column = np.where(rows, more, levels[:, 0])[:, np.newaxis]
+        return np.ascontiguousarray(np.concatenate([levels, column], axis=1))
+
+    nothing = np.zeros(graph.operators, dtype=np.int64)
+    saved = residency.effective_saved_bytes
+    least_s = np.empty(graph.operators)
+    least_seconds(
+        (
+            with_level(residency.working_bytes, nothing, cut),
+            with_level(residency.hbm_bytes, moves.moved_bytes, cut),
+            with_level(residency.other_s, residency.other_s.min(axis=1), cut),
+            residency.overhead_s,
+            with_level(saved, moves.saved_bytes, accesses_cut),
+            moves.tensor_bytes,
+        ),
+        *graph.accesses_by_operator,
+        moves.access_tensor,
+        graph.sole_load,
+        residency.glb_bytes,
+        residency.hbm_bytes_per_s,
+        least_s,
+    )
+    return least_s
 
 
 def search_tiles(
@@ -51,136 +68,43 @@ def search_tiles(
     known
         Makespan and HBM bytes of the best plan known.
     """
-    found_s, _, arcs, masks = search_lattice(
-        lattice.arrays,
-        _row_prices(residency, tiling),
-        residency.glb_bytes,
-        residency.hbm_bytes_per_s,
-        tiling.least_s,
-        *known,
-    )
+    prices = _row_prices(residency, tiling)
+    chip = lattice.arrays, prices, residency.glb_bytes, residency.hbm_bytes_per_s
+    found_s, _, arcs, masks = search_lattice(*chip, tiling.least_s, *known)
     if found_s == math.inf:
         return None
-    steps, resident = [], set()
-    for arc, mask in zip(reversed(arcs.tolist()), reversed(masks.tolist()), strict=True):
-        own, bits = lattice.arcs[arc], lattice.bits[arc]
-        choices = (*bits.crossing, *bits.starting, *bits.passed, *bits.held)
-        chosen = [mask >> bit & 1 for bit in range(len(choices))]
-        first = len(bits.crossing) + len(bits.starting)
-        ends = [first, first + len(bits.passed), len(choices)]
-        parts = [
-            tuple([choices[i] for i in range(begin, end) if chosen[i]])
-            for begin, end in zip([0, *ends], ends, strict=False)
-        ]
-        resident |= set(parts[0])
-        steps.append(Step(own.operators, own.tiles, parts[1], parts[2]))
-    return evaluate_steps(residency, tiling, steps, frozenset(resident))
-
-
-def evaluate_steps(
-    residency: Residency, tiling: Tiling, steps: Sequence[Step], resident: frozenset[int]
-) -> EvaluatedSteps:
-    """Run steps one after another, each operator at its best level that fits.
-
-    The steps must keep the precedences and the size of the global buffer, which nothing checks but
-    that some level fits.
-    """
-    graph = residency.graph
-    count = graph.operators
-    start_s, end_s, flow, level_of = [0.0] * count, [0.0] * count, [0.0] * count, [0] * count
-    step_of = {one: at for at, step in enumerate(steps) for one in step.operators}
-    rate, now_s, groups = residency.hbm_bytes_per_s, 0.0, []
-    for at, step in enumerate(steps):
-        began_s = now_s
-        free = residency.glb_bytes - _room(tiling, steps, at, resident, step_of)
-        for one in step.operators:
-            working, moved, other_s = _levels(residency, tiling, one, step.tiles)
-            moved = moved - _saved(residency, tiling, one, step, resident, step_of)
-            moved = np.maximum(moved, 0.0)
-            seconds = np.maximum(other_s, moved / rate) + residency.overhead_s[one]
-            fitting = [level for level in range(len(seconds)) if working[level] <= free]
-            level = min(fitting, key=lambda level: (seconds[level], moved[level]))
-            start_s[one], now_s = now_s, now_s + float(seconds[level])
-            end_s[one], flow[one], level_of[one] = now_s, float(moved[level]), level
+    count = residency.graph.operators
+    level, flow, seconds = np.empty(count, dtype=np.int64), np.empty(count), np.empty(count)
+    run_path(*chip, arcs, masks, level, flow, seconds)
+    ends_s = list(accumulate(seconds.tolist(), initial=0.0))
+    resident: set[int] = set()
+    order: list[int] = []
+    groups = []
+    for arc, mask in zip(arcs.tolist(), masks.tolist(), strict=True):
+        step, bits = lattice.arcs[arc], lattice.bits[arc]
+        kept, passed, numbers = bits.chosen(mask)
+        resident.update(kept)
+        first, last = len(order), len(order) + len(step.operators)
+        order += step.operators
         if step.tiles > 1:
             alone_bytes = float(residency.hbm_bytes[list(step.operators), 0].sum())
-            saved_bytes = alone_bytes - sum(flow[one] for one in step.operators)
-            held = tuple([tiling.graph.held[number] for number in step.held])
-            group = step.operators, step.tiles, step.passed, held
-            groups.append(TiledGroup(*group, began_s, now_s, saved_bytes))
-    order = tuple([one for step in steps for one in step.operators])
-    chosen = tuple([i in resident for i in range(len(graph.tensors))])
+            saved_bytes = alone_bytes - float(flow[first:last].sum())
+            held = tuple([tiling.graph.held[number] for number in numbers])
+            group = step.operators, step.tiles, passed, held
+            groups.append(TiledGroup(*group, ends_s[first], ends_s[last], saved_bytes))
+    place = np.argsort(order).tolist()
     return EvaluatedSteps(
-        ResidencyPlan(order, tuple(level_of), chosen),
-        tuple(start_s),
-        tuple(end_s),
-        tuple(flow),
-        now_s,
+        ResidencyPlan(
+            tuple(order),
+            tuple(level[place].tolist()),
+            tuple([i in resident for i in range(len(residency.graph.tensors))]),
+        ),
+        tuple([ends_s[at] for at in place]),
+        tuple([ends_s[at + 1] for at in place]),
+        tuple(flow[place].tolist()),
+        ends_s[-1],
         tuple(groups),
     )
-
-
-def _room(
-    tiling: Tiling,
-    steps: Sequence[Step],
-    at: int,
-    resident: frozenset[int],
-    step_of: dict[int, int],
-) -> int:
-    """Return the bytes of all that is kept in the buffer while a step runs."""
-    graph, step = tiling.graph, steps[at]
-    room = sum(graph.tile_bytes(i, step.tiles) for i in step.passed)
-    room += sum(graph.held[number].bytes for number in step.held)
-    for i in resident:
-        places = [step_of[one] for one in graph.graph.tensors[i].accesses]
-        if min(places) <= at <= max(places):
-            room += graph.graph.tensors[i].bytes
-    return room
-
-
-def _levels(
-    residency: Residency, tiling: Tiling, operator: int, tiles: int
-) -> tuple[IntArray, FloatArray, FloatArray]:
-    """Return working bytes, HBM bytes with nothing kept, and other seconds of every level."""
-    prices: Residency | TilePrices = residency
-    row = operator
-    if tiles > 1:
-        prices, row = tiling.prices, tiling.graph.row_of[operator, tiles]
-    return prices.working_bytes[row], prices.hbm_bytes[row], prices.other_s[row]
-
-
-def _saved(
-    residency: Residency,
-    tiling: Tiling,
-    operator: int,
-    step: Step,
-    resident: frozenset[int],
-    step_of: dict[int, int],
-) -> FloatArray:
-    """Return the HBM bytes that an operator saves by all that is kept, at every level."""
-    graph, tiles = residency.graph, tiling.graph
-    row = tiles.row_of.get((operator, step.tiles), -1)
-    saved = np.zeros(len(_levels(residency, tiling, operator, step.tiles)[0]))
-    for i, tensor in enumerate(graph.tensors):
-        if operator not in tensor.accesses or not (i in resident or i in step.passed):
-            continue
-        if operator == tensor.producer:
-            others = i not in resident and not set(tensor.readers) <= set(step.operators)
-            if tensor.outlives or others:
-                continue
-        if step.tiles > 1:
-            saved = saved + tiling.prices.saved_bytes[tiles.access_of[row, i]]
-        else:
-            number = int(graph.first_access[i]) + tensor.accesses.index(operator)
-            saved = saved + residency.saved_bytes[number]
-        if tensor.producer is None:
-            first = min(tensor.accesses, key=lambda one: (step_of[one], tiles.position[one]))
-            saved = saved - tensor.bytes * (operator == first)
-    for number in step.held:
-        if tiles.held[number].operator == operator:
-            access = tiles.access_of[row, len(graph.tensors) + number]
-            saved = saved + tiling.prices.saved_bytes[access] - tiles.held[number].bytes
-    return saved
 
 
 def _row_prices(residency: Residency, tiling: Tiling) -> RowPrices:

@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from phaze_opt.arrays import FloatArray, IntArray
+from phaze_opt.arrays import BoolArray, FloatArray, IntArray
 from phaze_opt.on_demand import cached_property
 from phaze_opt.scheduling.residency import TensorGraph
 from phaze_opt.scheduling.schedule_problem import HeldInput, sorted_topologically
@@ -178,6 +178,31 @@ class TilePrices:
     hbm_bytes: FloatArray
     other_s: FloatArray
     saved_bytes: FloatArray
+
+
+@dataclass(frozen=True, eq=False)
+class LeastMoves:
+    """What operators move if they read nothing twice, whatever the chip.
+
+    Attributes
+    ----------
+    cut : (operators,)
+        Whether each may be cut.
+    moved_bytes : (operators,)
+        From and to HBM, with nothing kept.
+    saved_bytes : (accesses,)
+        Of these what each access saves, in the order of `residency.TensorGraph.accesses`.
+    access_tensor : (accesses,)
+        Tensor of every access; the number of tensors where it is handed on by tiles.
+    tensor_bytes : (tensors + 1,)
+        Sizes of the tensors, and 0.
+    """
+
+    cut: BoolArray
+    moved_bytes: FloatArray
+    saved_bytes: FloatArray
+    access_tensor: IntArray
+    tensor_bytes: IntArray
 
 
 @dataclass(frozen=True, eq=False)
