@@ -47,7 +47,9 @@ MOST_TILES = 256
 _STEP = 4
 """Ratio of the numbers of tiles that are tried."""
 _FIRST = 2
-"""The least number of tiles of operators without a batch."""
+"""The least number of tiles of products without a batch."""
+_VECTOR_TILES = (8, 64)
+"""Numbers of tiles of vector work alone, which tiles make no slower."""
 
 _BY_ROWS = frozenset(
     {
@@ -112,12 +114,10 @@ class CutGraph:
 def cut_graph(graph: OperatorGraph) -> CutGraph:
     """Return what of a graph can run tile by tile, cached."""
     cuts = [_cut(graph, index) for index in range(len(graph.operators))]
-    handed: dict[tuple[int, int], bool] = {}
-    for tensor in graph.tensors:
-        for writer, reader, _ in tensor.handed_over():
-            by_tiles = _is_handed_by_tiles(graph, cuts, tensor, writer, reader)
-            handed[writer, reader] = handed.get((writer, reader), True) and by_tiles
-    through = frozenset(pair for pair, by_tiles in handed.items() if by_tiles)
+    through = _through(graph, cuts)
+    while useless := _useless(graph, cuts, through):
+        cuts = [None if index in useless else cut for index, cut in enumerate(cuts)]
+        through = _through(graph, cuts)
     counts: list[tuple[int, ...]] = [()] * len(cuts)
     for joined in _components(through):
         for index in joined:
@@ -134,6 +134,36 @@ def cut_graph(graph: OperatorGraph) -> CutGraph:
     return CutGraph(tuple(counts), through, held)
 
 
+def _through(graph: OperatorGraph, cuts: Sequence[Cut | None]) -> frozenset[tuple[int, int]]:
+    """Return the pairs of operators of which the first hands all to the second by tiles."""
+    handed: dict[tuple[int, int], bool] = {}
+    for tensor in graph.tensors:
+        for writer, reader, _ in tensor.handed_over():
+            by_tiles = _is_handed_by_tiles(graph, cuts, tensor, writer, reader)
+            handed[writer, reader] = handed.get((writer, reader), True) and by_tiles
+    return frozenset(pair for pair, by_tiles in handed.items() if by_tiles)
+
+
+def _useless(
+    graph: OperatorGraph, cuts: Sequence[Cut | None], through: frozenset[tuple[int, int]]
+) -> set[int]:
+    """Return the products whose weight is larger than all that they hand on, or take, by tiles.
+
+    To read the weight again for every tile takes more than tiles save, and to hold it more room
+    than to keep what is handed on as a whole.
+    """
+    own = [0] * len(cuts)
+    for tensor in graph.tensors:
+        size_bytes = tensor.elements * tensor.element_bytes
+        for read in tensor.readers:
+            if read.second_operand and graph.operators[read.operator].gemms[0].batch == 1:
+                own[read.operator] += size_bytes
+        for pair in {(writer, to) for writer, to, _ in tensor.handed_over()} & through:
+            for index in pair:
+                own[index] -= size_bytes
+    return {index for index, cut in enumerate(cuts) if cut is not None and own[index] > 0}
+
+
 def handing_by_tiles(graph: OperatorGraph, kept: KeptTensor) -> frozenset[int]:
     """Return the operators that may hand a tensor on by tiles, or take it so."""
     if kept.writer is None:
@@ -148,24 +178,23 @@ def _tile_counts(
 ) -> tuple[int, ...]:
     """Return into how many tiles operators that are joined are cut, rising."""
     own = [cut for index in joined if (cut := cuts[index]) is not None]
-    products = [index for index in joined if graph.operators[index].gemms]
-    batch = math.gcd(*(graph.operators[index].gemms[0].batch for index in products)) or 1
-    tried, tiles = [], batch
-    while tiles > 1:
-        tried.append(tiles)
-        tiles = (
-            max(each for each in range(1, tiles) if tiles % each == 0 and each * _STEP <= tiles)
-            if tiles >= _STEP
-            else 1
-        )
-    tiles = _FIRST if batch == 1 else batch * _STEP
-    while tiles <= MOST_TILES:
-        tried.append(tiles)
-        tiles *= _STEP
-    accepted = {
-        each for each in tried if each <= MOST_TILES and all(cut.accepts(each) for cut in own)
-    }
-    return tuple(sorted(accepted))
+    batches = [
+        graph.operators[index].gemms[0].batch for index in joined if graph.operators[index].gemms
+    ]
+    batch = math.gcd(*batches)
+    tried = list(_VECTOR_TILES) if not batches else [_FIRST * _STEP**i for i in range(_STEP)]
+    if batch > 1:
+        tried = [batch * _STEP**i for i in range(_STEP)]
+        while (tiles := _fourth(tried[0])) > 1:
+            tried.insert(0, tiles)
+    return tuple(
+        tiles for tiles in tried if tiles <= MOST_TILES and all(cut.accepts(tiles) for cut in own)
+    )
+
+
+def _fourth(tiles: int) -> int:
+    """Return the largest divisor of a number of tiles that is at most a fourth of it, or 1."""
+    return max([each for each in range(1, tiles // _STEP + 1) if tiles % each == 0], default=1)
 
 
 def _components(pairs: frozenset[tuple[int, int]]) -> list[set[int]]:

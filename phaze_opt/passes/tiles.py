@@ -15,14 +15,19 @@ from functools import lru_cache
 
 import numpy as np
 
-from phaze_opt.arrays import IntArray
+from phaze_opt.arrays import FloatArray, IntArray
 from phaze_opt.estimator.cut_operators import (
     TileOperators,
     cut_graph,
     handing_by_tiles,
     tile_operators,
 )
-from phaze_opt.estimator.estimate import ModeEstimate, estimate_on_cores
+from phaze_opt.estimator.estimate import (
+    ModeEstimate,
+    WorkOnCores,
+    with_energy,
+    work_on_cores,
+)
 from phaze_opt.estimator.working_sets import kept_tensors, saved_by_accesses, working_sets
 from phaze_opt.hardware.accelerator import Accelerator
 from phaze_opt.on_demand import cached_property
@@ -72,36 +77,33 @@ class TiledPass:
         return _tile_operators(self.graph)
 
     @cached_property
-    def _one_tile(self) -> ModeEstimate:
+    def _work(self) -> WorkOnCores:
         """One tile of every tile operator."""
         cores = max(self.accelerator.num_tc, self.accelerator.num_vc)
-        mode = estimate_on_cores(self._tiles.graph, self.accelerator, cores)
-        return replace(mode, vc_s=mode.vc_s / self.lane_rate)
+        return work_on_cores(self._tiles.graph, self.accelerator, cores)
 
     @cached_property
     def _rows(self) -> IntArray:
         """Whole operator, and number of tiles, of every tile operator: (2, tile operators)."""
         return np.array(tile_graph(self.graph).rows, dtype=np.int64).reshape(-1, 2).T
 
-    @cached_property
-    def mode(self) -> ModeEstimate:
-        """All tiles of every tile operator, without what the HBM moves and its energy."""
+    def _busy_s(self, resource: str) -> FloatArray:
+        """Time of all tiles of every tile operator on a resource, no less than of the whole one."""
         operators, tiles = self._rows
-        none = np.zeros(len(operators))
-        one = with_hbm_bytes(self._one_tile, none, self.accelerator)
-        whole = with_hbm_bytes(self.all_cores.rows(operators), none, self.accelerator)
-        pairs = zip(one.arrays(), whole.arrays(), strict=True)
-        mode = ModeEstimate(*(np.maximum((each.T * tiles).T, of_whole) for each, of_whole in pairs))
-        return replace(mode, latency_s=mode.busy_s + whole.overhead_s)
+        one_tile_s = getattr(self._work.seconds, resource)[0]
+        if resource == "vc_s":
+            one_tile_s = one_tile_s / self.lane_rate
+        whole_s = getattr(self.all_cores, resource)[operators]
+        return np.asarray(np.maximum(one_tile_s * tiles, whole_s))
 
     def prices(self) -> TilePrices:
         """Return what the scheduler takes of tile operators."""
         _, tiles = self._rows
         sets = working_sets(self._tiles.graph, self.accelerator)
         rate = self.accelerator.sustained_hbm_bytes_per_s
-        moved = self._one_tile.hbm_s[:, np.newaxis] * rate + sets.extra_bytes
-        others = [self.mode.tc_s, self.mode.glb_s, self.mode.link_s]
-        lanes_s = self.mode.vc_s[:, np.newaxis] * sets.lane_factor
+        moved = self._work.seconds.hbm_s[0][:, np.newaxis] * rate + sets.extra_bytes
+        other_s = np.maximum(self._busy_s("tc_s"), self._busy_s("glb_s"))
+        lanes_s = self._busy_s("vc_s")[:, np.newaxis] * sets.lane_factor
         accesses = [each for own in self._tiles.accesses for each in own]
         row = tile_graph(self.graph).access_row
         saved = saved_by_accesses(
@@ -113,7 +115,7 @@ class TiledPass:
         return TilePrices(
             working_bytes=sets.working_bytes,
             hbm_bytes=moved * tiles[:, np.newaxis],
-            other_s=np.maximum(np.maximum.reduce(others)[:, np.newaxis], lanes_s),
+            other_s=np.maximum(other_s[:, np.newaxis], lanes_s),
             saved_bytes=saved * tiles[row][:, np.newaxis],
         )
 
@@ -131,17 +133,26 @@ class TiledPass:
     def in_groups(self, groups: Sequence[TiledGroup]) -> ModeEstimate:
         """Return the estimates of whole operators, but of tiles where they are in a group.
 
-        What a tile operator moves from and to the HBM is left out, with its energy.
+        What the HBM moves is left out, with its energy.
         """
         row_of = tile_graph(self.graph).row_of
         whole = [one for group in groups for one in group.operators]
         cut = [row_of[one, group.tiles] for group in groups for one in group.operators]
-        changed = []
-        for values, of_tiles in zip(self.all_cores.arrays(), self.mode.arrays(), strict=True):
-            copied = values.copy()
-            copied[whole] = of_tiles[cut]
-            changed.append(copied)
-        return ModeEstimate(*changed)
+        mode = self.all_cores
+        seconds = {name: getattr(mode, name).copy() for name in ("tc_s", "vc_s", "glb_s")}
+        for name, values in seconds.items():
+            values[whole] = self._busy_s(name)[cut]
+        # What the HBM moves takes energy too, which is not of the tiles.
+        none = np.zeros(len(mode.hbm_s))
+        energy_j = with_hbm_bytes(mode, none, self.accelerator).energy_by_level_j
+        one_tile = with_energy(self._tiles.graph, self.accelerator, self._work)
+        none = np.zeros(len(one_tile.hbm_s))
+        one_tile_j = with_hbm_bytes(one_tile, none, self.accelerator).energy_by_level_j
+        tiles_j = one_tile_j[cut] * self._rows[1][cut][:, np.newaxis]
+        energy_j[whole] = np.maximum(energy_j[whole], tiles_j)
+        return mode.with_seconds(
+            **seconds, hbm_s=np.zeros(len(mode.hbm_s)), energy_by_level_j=energy_j
+        )
 
 
 @lru_cache(maxsize=512)

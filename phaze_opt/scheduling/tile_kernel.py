@@ -172,11 +172,7 @@ def search_lattice(
                     if mask >> (other - begin) & 1 and bit_clashes[other] & mask:
                         clashes = True
             past = first_state[before] + (mask & past_bits)
-            if (
-                not clashes
-                and used[mask] <= glb_bytes
-                and best_s[past] + fastest_s <= latest_s
-            ):
+            if not clashes and used[mask] <= glb_bytes and best_s[past] + fastest_s <= latest_s:
                 end_s, flowed = best_s[past], best_bytes[past]
                 for at in range(own, last):
                     _, seconds, flow = _best_of_row(
@@ -189,8 +185,7 @@ def search_lattice(
                         break
                 state = first_state[after] + out[mask]
                 if end_s <= latest_s and (
-                    end_s < best_s[state]
-                    or (end_s == best_s[state] and flowed < best_bytes[state])
+                    end_s < best_s[state] or (end_s == best_s[state] and flowed < best_bytes[state])
                 ):
                     best_s[state], best_bytes[state] = end_s, flowed
                     came_arc[state], came_mask[state] = arc, mask

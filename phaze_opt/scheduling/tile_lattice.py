@@ -25,7 +25,7 @@ from phaze_opt.on_demand import cached_property
 from phaze_opt.scheduling.tile_kernel import LatticeArrays
 from phaze_opt.scheduling.tiles import MOST_GROUP, TileGraph
 
-MOST_MASKS = 2**14
+MOST_MASKS = 2**13
 """Masks of all arcs of a fast lattice."""
 MOST_ARC_BITS = 14
 """Choices of one arc of a fast lattice."""
