@@ -10,7 +10,7 @@ the same way. The constant per operator is taken once: a group is one program.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np

@@ -15,8 +15,10 @@ with some global buffer is possible with a larger one too.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from itertools import chain
+from typing import cast
 
 import numpy as np
 
@@ -214,8 +216,7 @@ def _lattice(
 
 
 def _handed(tiles: TileGraph) -> list[tuple[int, int]]:
-    """Return for every operator those that it hands something by tiles or takes it from, and those
-    with which it has any precedence, as masks."""
+    """Return for every operator, as masks: those with tiles between them, and with any precedence."""
     rows = [[0, 0] for _ in range(tiles.graph.operators)]
     for edge in tiles.graph.edges:
         for one, other in (edge, edge[::-1]):
@@ -348,25 +349,26 @@ def _arrays(lattice: TileLattice) -> LatticeArrays:
         entries += _entries(tiles, arc, bits)
     masks = [1 << len(crossing.get(node, ())) for node in lattice.nodes]
     flat = [entry for own in entries for entry in own]
-    return (
+    arrays = (
         _offsets(masks),
-        np.array([place[arc.before] for arc in lattice.arcs], dtype=np.int64),
-        np.array([place[arc.after] for arc in lattice.arcs], dtype=np.int64),
-        np.array([len(bits.crossing) for bits in lattice.bits], dtype=np.int64),
-        _offsets([len(own) for own in sizes]),
-        *[_flat(each) for each in (sizes, outs, clashes)],
-        _offsets([len(own) for own in rows]),
-        _flat(rows),
-        _offsets([len(own) for own in entries]),
-        *[np.array([entry[k] for entry in flat], dtype=np.int64) for k in range(3)],
+        _numbers([place[arc.before] for arc in lattice.arcs]),
+        _numbers([place[arc.after] for arc in lattice.arcs]),
+        _numbers([len(bits.crossing) for bits in lattice.bits]),
+        _offsets(map(len, sizes)),
+        *[_numbers(chain.from_iterable(each)) for each in (sizes, outs, clashes)],
+        _offsets(map(len, rows)),
+        _numbers(chain.from_iterable(rows)),
+        _offsets(map(len, entries)),
+        *[_numbers(entry[k] for entry in flat) for k in range(3)],
     )
+    return cast(LatticeArrays, arrays)
 
 
-def _offsets(counts: list[int]) -> IntArray:
+def _offsets(counts: Iterable[int]) -> IntArray:
     """Give the sums of the counts before each place, and of all."""
     return np.cumsum([0, *counts]).astype(np.int64)
 
 
-def _flat(rows: list[list[int]]) -> IntArray:
-    """Concatenate lists of numbers."""
-    return np.array([value for row in rows for value in row], dtype=np.int64)
+def _numbers(values: Iterable[int]) -> IntArray:
+    """Write whole numbers as an array."""
+    return np.array(list(values), dtype=np.int64)

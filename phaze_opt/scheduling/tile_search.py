@@ -1,4 +1,4 @@
-"""The best plan with groups of operators that run tile by tile, and the least times of operators."""
+"""The best plan with groups that run tile by tile, and the least times of operators."""
 
 from __future__ import annotations
 
@@ -128,5 +128,7 @@ def _row_prices(residency: Residency, tiling: Tiling) -> RowPrices:
 
 def _padded(values: Numbers, levels: int) -> Numbers:
     """Repeat level 0 until there are so many levels."""
-    more = levels - values.shape[1]
-    return values if more == 0 else np.concatenate([values, *[values[:, :1]] * more], axis=1)
+    missing = levels - values.shape[1]
+    if missing == 0:
+        return values
+    return np.concatenate([values, *[values[:, :1]] * missing], axis=1)

@@ -7,7 +7,7 @@ from itertools import chain, combinations
 from math import inf
 
 from phaze_opt.scheduling.residency import Residency
-from phaze_opt.scheduling.tiles import Tiling
+from phaze_opt.scheduling.tiles import TilePrices, Tiling
 
 
 def shortest_tiled_s(residency: Residency, tiling: Tiling) -> float:
@@ -55,7 +55,6 @@ class _Tried:
     def step_s(self, step: frozenset[int], done: frozenset[int]) -> float:
         """Give the least time of a step over tile counts, passed tensors and held inputs."""
         if len(step) == 1:
-            (one,) = step
             return self.run_s(step, done, 1, (), ())
         counts = set.intersection(*(set(self.tiling.graph.counts[one]) for one in step))
         tensors = self.residency.graph.tensors
@@ -96,9 +95,9 @@ class _Tried:
         free -= sum(graph.held[i].bytes for i in held)
         taken_s = 0.0
         for one in step:
-            if tiles == 1:
-                of, row = residency, one
-            else:
+            of: Residency | TilePrices = residency
+            row = one
+            if tiles > 1:
                 of, row = self.tiling.prices, graph.rows.index((one, tiles))
             taken_s += min(
                 (
