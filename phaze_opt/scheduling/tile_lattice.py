@@ -216,7 +216,7 @@ def _lattice(
 
 
 def _handed(tiles: TileGraph) -> list[tuple[int, int]]:
-    """Return for every operator, as masks: those with tiles between them, and with any precedence."""
+    """Return of every operator those with tiles between them, and with any edge, as masks."""
     rows = [[0, 0] for _ in range(tiles.graph.operators)]
     for edge in tiles.graph.edges:
         for one, other in (edge, edge[::-1]):

@@ -7,6 +7,7 @@ from itertools import chain, combinations
 from math import inf
 
 from phaze_opt.scheduling.residency import Residency
+from phaze_opt.scheduling.schedule_problem import Schedule
 from phaze_opt.scheduling.tiles import TilePrices, Tiling
 
 
@@ -154,6 +155,30 @@ class _Tried:
                 number = graph.accesses.index((row, len(residency.graph.tensors) + i))
                 saved += float(self.tiling.prices.saved_bytes[number, level]) - graph.held[i].bytes
         return saved
+
+
+def replayed_s(residency: Residency, tiling: Tiling, schedule: Schedule) -> float:
+    """Run what a schedule says; infinite where something does not fit, or may not follow."""
+    kept = schedule.residency
+    assert kept is not None
+    tried = _Tried(residency, tiling, frozenset(stay.tensor for stay in kept.tensors))
+    steps: list[tuple[float, frozenset[int], int, tuple[int, ...], tuple[int, ...]]] = []
+    for group in kept.groups:
+        held = tuple(tiling.graph.held.index(one) for one in group.held)
+        members = frozenset(group.operators)
+        steps.append((group.start_s, members, group.tiles, group.passed, held))
+    grouped = {one for _, members, *_ in steps for one in members}
+    for one, entry in enumerate(schedule.operators):
+        if one not in grouped:
+            steps.append((entry.start_s, frozenset([one]), 1, (), ()))
+    done: frozenset[int] = frozenset()
+    taken_s = 0.0
+    for _, members, tiles, passed, numbers in sorted(steps, key=lambda step: step[0]):
+        if not tried.may_follow(members, done):
+            return inf
+        taken_s += tried.run_s(members, done, tiles, passed, numbers)
+        done |= members
+    return taken_s
 
 
 def graph_order(tiling: Tiling) -> list[int]:

@@ -20,7 +20,8 @@ def random_tiled(rng: random.Random, operators: int = 7, tensors: int = 4) -> Re
     graph = whole.graph
     shared = rng.choice([(2, 4), (2,), (3, 6), (4,)])
     counts = tuple(rng.choice([shared, shared, shared[:1], ()]) for _ in range(graph.operators))
-    through = frozenset(edge for edge in graph.edges if rng.random() < 0.7)
+    likely = rng.choice([0.5, 1.0, 1.0])
+    through = frozenset(edge for edge in graph.edges if rng.random() < likely)
     can = [i for i in range(graph.operators) if counts[i]]
     held = tuple(HeldInput(rng.choice(can), rng.choice([1, 3, 8])) for _ in can[:2])
     tiles = TileGraph(graph, counts, through, held)
@@ -37,13 +38,17 @@ def random_tiled(rng: random.Random, operators: int = 7, tensors: int = 4) -> Re
             saved[number, level] = size * again
             hbm[row, level] += size * again
     shape = hbm.shape
-    draws = [rng.choice([0.0, 1.0, 3.0, rng.uniform(0, 9)]) for _ in range(hbm.size)]
+    draws = [
+        float(whole.other_s[row.operator, 0]) * rng.choice([0.5, 1.0, 1.0, 1.2])
+        for row in tiles.rows
+        for _ in range(levels)
+    ]
     working = [rng.choice([0, 1, 2, 4]) for _ in range(hbm.size)]
     prices = TilePrices(
         np.array(working, dtype=np.int64).reshape(shape), hbm, np.array(draws).reshape(shape), saved
     )
     tiling = Tiling(tiles, least_of(whole, tiles, prices), lambda: prices)
-    return replace(whole, tiling=tiling)
+    return replace(whole, tiling=tiling, glb_bytes=rng.randint(4, 20))
 
 
 def least_of(whole: Residency, tiles: TileGraph, prices: TilePrices) -> FloatArray:
