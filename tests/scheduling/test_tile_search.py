@@ -38,14 +38,14 @@ def test_two_thousand_problems_equal_exhaustive_search() -> None:
     """All orders, groups, numbers of tiles, tensors that are kept, and levels of each operator."""
     gained = 0
     for seed in range(2000):
-        made = random_tiled(random.Random(seed), operators=7 if seed % 10 == 0 else 5)
+        made = random_tiled(random.Random(seed), *((7, 4) if seed % 20 == 0 else (4, 3)))
         assert made.tiling is not None and made.tiling.graph.whole_lattice is not None
         found = search_tiles(made, made.tiling, made.tiling.graph.whole_lattice, NOTHING)
         shortest_s = shortest_tiled_s(made, made.tiling)
         assert (math.inf if found is None else found.makespan_s) == pytest.approx(shortest_s)
         whole = search_frames(made).best
         gained += whole is not None and shortest_s < whole.makespan_s * (1.0 - 1e-9)
-    assert gained > 400
+    assert gained > 150
 
 
 @settings(max_examples=100, deadline=None)
