@@ -240,7 +240,7 @@ def _cut(graph: OperatorGraph, index: int) -> Cut | None:
 
 
 def _touched(graph: OperatorGraph, index: int) -> list[tuple[Tensor, int, bool]]:
-    """Return the tensors that an operator reads or writes, how much of it, and whether it writes."""
+    """Return tensors with how much an operator reads or writes of each, and whether it writes."""
     reads = [
         (tensor, read.elements, False)
         for tensor in graph.tensors
