@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import chain, combinations
+from itertools import chain, combinations, groupby, permutations, product
 from math import inf
 
 from phaze_opt.scheduling.residency import Residency
 from phaze_opt.scheduling.schedule_problem import Schedule
 from phaze_opt.scheduling.tiles import TilePrices, Tiling
+
+Step = tuple[float, frozenset[int], int, tuple[int, ...], tuple[int, ...]]
+"""Start, operators, number of tiles, passed tensors, held inputs."""
 
 
 def shortest_tiled_s(residency: Residency, tiling: Tiling) -> float:
@@ -74,6 +77,17 @@ class _Tried:
             ),
             default=inf,
         )
+
+    def steps_s(self, steps: list[Step]) -> float:
+        """Run steps one after another; infinite where something does not fit, or may not follow."""
+        done: frozenset[int] = frozenset()
+        taken_s = 0.0
+        for _, members, tiles, passed, held in steps:
+            if not self.may_follow(members, done):
+                return inf
+            taken_s += self.run_s(members, done, tiles, passed, held)
+            done |= members
+        return taken_s
 
     def run_s(
         self,
@@ -162,7 +176,7 @@ def replayed_s(residency: Residency, tiling: Tiling, schedule: Schedule) -> floa
     kept = schedule.residency
     assert kept is not None
     tried = _Tried(residency, tiling, frozenset(stay.tensor for stay in kept.tensors))
-    steps: list[tuple[float, frozenset[int], int, tuple[int, ...], tuple[int, ...]]] = []
+    steps: list[Step] = []
     for group in kept.groups:
         held = tuple(tiling.graph.held.index(one) for one in group.held)
         members = frozenset(group.operators)
@@ -171,14 +185,10 @@ def replayed_s(residency: Residency, tiling: Tiling, schedule: Schedule) -> floa
     for one, entry in enumerate(schedule.operators):
         if one not in grouped:
             steps.append((entry.start_s, frozenset([one]), 1, (), ()))
-    done: frozenset[int] = frozenset()
-    taken_s = 0.0
-    for _, members, tiles, passed, numbers in sorted(steps, key=lambda step: step[0]):
-        if not tried.may_follow(members, done):
-            return inf
-        taken_s += tried.run_s(members, done, tiles, passed, numbers)
-        done |= members
-    return taken_s
+    steps.sort(key=lambda step: step[0])
+    # Steps without duration that start together may run in any order.
+    ties = [permutations(own) for _, own in groupby(steps, key=lambda step: step[0])]
+    return min(tried.steps_s([step for own in each for step in own]) for each in product(*ties))
 
 
 def graph_order(tiling: Tiling) -> list[int]:
