@@ -1,4 +1,4 @@
-"""Which operators of a graph can run tile by tile, and the operators that one tile is.
+"""Which operators of a graph can run tile by tile.
 
 An operator is cut along the outermost dimension of its result, so that tile after tile is a piece
 of memory after another: a product with one weight along its rows (tokens), a batched product along
@@ -15,23 +15,17 @@ keys is cut along heads and queries, and never along keys. Other operands are re
 that needs them: a weight by all of them, the keys of a head by all tiles of its queries.
 
 Operators that are joined in this way are cut into equally many tiles: as many as the matrices of
-their batches, a fourth of that, four times as many, and so on.
+their batches, a fourth of that, four times as many, and so on; without a batch into a few numbers.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 
-from phaze_opt.estimator.working_sets import (
-    LEAST_STAGED_BYTES,
-    Access,
-    KeptTensor,
-    access_of,
-    kept_tensors,
-)
+from phaze_opt.estimator.working_sets import LEAST_STAGED_BYTES, KeptTensor
 from phaze_opt.workload.graph import (
     ELEMENTWISE_KINDS,
     Operator,
@@ -46,8 +40,8 @@ MOST_TILES = 256
 """Tiles of an operator."""
 _STEP = 4
 """Ratio of the numbers of tiles that are tried."""
-_FIRST = 2
-"""The least number of tiles of products without a batch."""
+_ROW_TILES = (4, 32)
+"""Numbers of tiles of products without a batch."""
 _VECTOR_TILES = (8, 64)
 """Numbers of tiles of vector work alone, which tiles make no slower."""
 
@@ -182,7 +176,7 @@ def _tile_counts(
         graph.operators[index].gemms[0].batch for index in joined if graph.operators[index].gemms
     ]
     batch = math.gcd(*batches)
-    tried = list(_VECTOR_TILES) if not batches else [_FIRST * _STEP**i for i in range(_STEP)]
+    tried = list(_VECTOR_TILES) if not batches else list(_ROW_TILES)
     if batch > 1:
         tried = [batch * _STEP**i for i in range(_STEP)]
         while (tiles := _fourth(tried[0])) > 1:
@@ -305,109 +299,3 @@ def _is_handed_by_tiles(
         return source.rows == target.rows and elements == target.rows * gemm.k
     matrices = {gemm.batch * gemm.k, gemm.batch * gemm.n}
     return gemm.batch > 1 and source.rows in matrices and elements == gemm.batch * gemm.k * gemm.n
-
-
-@dataclass(frozen=True)
-class TileOperators:
-    """Operators of which each does what one tile of another is.
-
-    Attributes
-    ----------
-    graph
-        The operators; their tensors are of a tile, and none is shared.
-    accesses
-        Of every operator, what it moves of all of `working_sets.kept_tensors` that the whole one
-        touches, and then of its inputs in `CutGraph.held`.
-    """
-
-    graph: OperatorGraph
-    accesses: tuple[tuple[Access, ...], ...]
-
-
-def tile_operators(graph: OperatorGraph, rows: Sequence[tuple[int, int]]) -> TileOperators:
-    """Return one tile of every operator that is to be cut.
-
-    Parameters
-    ----------
-    graph
-        The whole operators.
-    rows
-        Pairs (operator, number of tiles) as `CutGraph.counts` allows.
-    """
-    operators, tensors, accesses = [], [], []
-    for place, (index, tiles) in enumerate(rows):
-        operator = _tile_of(graph.operators[index], tiles, place)
-        operators.append(operator)
-        moved = _moved(graph, index, tiles, operator)
-        for number, (read, written) in moved.items():
-            tensor = graph.tensors[number]
-            reads = () if read is None else (replace(read, operator=place),)
-            if written and written == _written(tensor, index):
-                reads = (*reads, TensorRead(place, written))
-            elements = max([written, *(each.elements for each in reads)])
-            writers = ((place, written),) if written else ()
-            tensors.append(Tensor(elements, tensor.dtype, tensor.kind, writers, reads))
-        accesses.append(tuple(_accesses_of_tile(graph, index, operator, moved)))
-    return TileOperators(OperatorGraph(tuple(operators), tuple(tensors)), tuple(accesses))
-
-
-def _tile_of(operator: Operator, tiles: int, place: int) -> Operator:
-    """Return what one tile of an operator computes."""
-    gemms = [
-        replace(gemm, batch=gemm.batch // tiles)
-        if gemm.batch % tiles == 0
-        else replace(gemm, batch=1, m=gemm.m * gemm.batch // tiles)
-        for gemm in operator.gemms
-    ]
-    vector = [replace(work, rows=work.rows // tiles) for work in operator.vector]
-    return Operator(f"{operator.id} {place}", tuple(gemms), tuple(vector))
-
-
-def _written(tensor: Tensor, index: int) -> int:
-    """Return how many elements of a tensor an operator writes."""
-    return sum(elements for one, elements in tensor.writers if one == index)
-
-
-def _moved(
-    graph: OperatorGraph, index: int, tiles: int, tile: Operator
-) -> dict[int, tuple[TensorRead | None, int]]:
-    """Return what a tile reads, and how many elements it writes, of every tensor by its place."""
-    operator, moved = graph.operators[index], {}
-    for number, tensor in enumerate(graph.tensors):
-        read = next((each for each in tensor.readers if each.operator == index), None)
-        written = _written(tensor, index)
-        if written and is_cut_write(operator, written):
-            written //= tiles
-        if read is not None:
-            elements = read.elements
-            if read.first_operand or read.second_operand:
-                gemm = tile.gemms[0]
-                first, second = read.first_operand * gemm.m, read.second_operand * gemm.n
-                elements = min(elements, gemm.batch * gemm.k * (first + second))
-            elif is_cut_read(operator, tensor, read):
-                elements = -(-elements // tiles)
-            read = replace(read, elements=elements)
-        if read is not None or written:
-            moved[number] = read, written
-    return moved
-
-
-def _accesses_of_tile(
-    graph: OperatorGraph,
-    index: int,
-    tile: Operator,
-    moved: dict[int, tuple[TensorRead | None, int]],
-) -> Iterator[Access]:
-    """Yield what a tile moves of kept tensors, and of its inputs that may be held."""
-    for kept in kept_tensors(graph):
-        tensor = graph.tensors[kept.tensor]
-        read, written = moved.get(kept.tensor, (None, 0))
-        if kept.writer is not None and kept.writer.operator == index:
-            yield Access(index, float(written * tensor.element_bytes))
-        elif read is not None:
-            share = kept.size_bytes / (tensor.elements * tensor.element_bytes)
-            yield access_of(tile, tensor, read, share)
-    for operator, number in cut_graph(graph).held:
-        read = moved[number][0] if operator == index else None
-        if read is not None:
-            yield access_of(tile, graph.tensors[number], read, 1.0)

@@ -16,18 +16,14 @@ from functools import lru_cache
 import numpy as np
 
 from phaze_opt.arrays import FloatArray, IntArray
-from phaze_opt.estimator.cut_operators import (
-    TileOperators,
-    cut_graph,
-    handing_by_tiles,
-    tile_operators,
-)
+from phaze_opt.estimator.cut_operators import cut_graph, handing_by_tiles
 from phaze_opt.estimator.estimate import (
     ModeEstimate,
     WorkOnCores,
     with_energy,
     work_on_cores,
 )
+from phaze_opt.estimator.tile_operators import TileOperators, tile_operators
 from phaze_opt.estimator.working_sets import kept_tensors, saved_by_accesses, working_sets
 from phaze_opt.hardware.accelerator import Accelerator
 from phaze_opt.on_demand import cached_property

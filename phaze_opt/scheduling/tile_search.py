@@ -128,7 +128,7 @@ def _row_prices(residency: Residency, tiling: Tiling) -> RowPrices:
 
 def _padded(values: Numbers, levels: int) -> Numbers:
     """Repeat level 0 until there are so many levels."""
-    missing = levels - values.shape[1]
+    missing: int = levels - int(values.shape[1])
     if missing == 0:
         return values
     return np.concatenate([values, *[values[:, :1]] * missing], axis=1)

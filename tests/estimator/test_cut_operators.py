@@ -15,9 +15,9 @@ from phaze_opt.estimator.cut_operators import (
     CutGraph,
     cut_graph,
     handing_by_tiles,
-    tile_operators,
 )
 from phaze_opt.estimator.least_traffic import most_kept_accesses_bytes, most_kept_bytes
+from phaze_opt.estimator.tile_operators import tile_operators
 from phaze_opt.estimator.working_sets import kept_tensors
 from phaze_opt.hardware.presets import load_accelerator
 from phaze_opt.workload.fusion import fuse
