@@ -98,15 +98,12 @@ class TileLattice:
         Masks of operators, those with fewer operators first.
     arcs, bits
         Sorted by the node where they begin, and what may be chosen in each.
-    complete
-        Whether every plan is among them.
     """
 
     tiles: TileGraph
     nodes: tuple[int, ...]
     arcs: tuple[Arc, ...]
     bits: tuple[ArcBits, ...]
-    complete: bool
 
     @cached_property
     def has_groups(self) -> bool:
@@ -173,7 +170,7 @@ def lattice_of_orders(tiles: TileGraph) -> TileLattice:
     place = {node: number for number, node in enumerate(nodes)}
     kept.sort(key=lambda pair: (place[pair[0].before], pair[0].operators, pair[0].tiles))
     arcs, bits = tuple([arc for arc, _ in kept]), tuple([own for _, own in kept])
-    return TileLattice(tiles, tuple(nodes), arcs, bits, complete=False)
+    return TileLattice(tiles, tuple(nodes), arcs, bits)
 
 
 def _predecessors(tiles: TileGraph) -> list[int]:
@@ -212,7 +209,7 @@ def _lattice(
             after = node | sum(1 << one for one in group)
             arcs += [Arc(node, after, turns, count) for count in tiles.common_counts(turns)]
     bits = tuple([_bits(tiles, arc, tensors) for arc in arcs])
-    return TileLattice(tiles, tuple(nodes), tuple(arcs), bits, complete=True)
+    return TileLattice(tiles, tuple(nodes), tuple(arcs), bits)
 
 
 def _handed(tiles: TileGraph) -> list[tuple[int, int]]:
