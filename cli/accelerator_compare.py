@@ -12,7 +12,16 @@ from phaze_opt.choices import OptimizerName, Overlap
 from phaze_opt.errors import InputError
 from phaze_opt.units import format_number
 
-from .output import JsonOption, PresetArgument, print_json, print_rows, print_table, takes
+from .output import (
+    JsonOption,
+    PresetArgument,
+    ResidencyOption,
+    print_json,
+    print_rows,
+    print_table,
+    residency_choice,
+    takes,
+)
 
 if TYPE_CHECKING:
     from phaze_opt.hardware.chip_file import AcceleratorPreset
@@ -71,13 +80,7 @@ class RunOptions:
             help="Of the model, if not its own: solve is each chip at its best.", show_default=False
         ),
     ] = None
-    residency: Annotated[
-        bool,
-        typer.Option(
-            "--residency/--no-residency",
-            help="Tensors may stay in the global buffer, or a GPU's L2, between operators.",
-        ),
-    ] = True
+    residency: ResidencyOption = "whole"
 
     def spec(self) -> StudySpec:
         """State the run as a study does, whose baselines are at their best in the same way."""
@@ -106,7 +109,7 @@ class RunOptions:
             sequence=self.sequence,
             tensor_parallel="all",
             sequence_parallel=self.sequence_parallel,
-            residency=self.residency,
+            residency=residency_choice(self.residency),
             attention=None if self.attention == "solve" else self.attention,
             overlap=self.overlap,
             baselines=(),
@@ -127,7 +130,8 @@ class RunOptions:
                 else [f"attention {self.attention or 'of the model'}"]
             ),
             *(["sequence-parallel"] if self.sequence_parallel else []),
-            *([] if self.residency else ["nothing stays on the chip"]),
+            *([] if spec.residency else ["nothing stays on the chip"]),
+            *(["tensors stay by tiles too"] if spec.residency == "tiles" else []),
         ]
         among = [
             f"{name} {', '.join(map(str, spec.space.values_of(name)))}" for name in _searched(spec)

@@ -7,12 +7,13 @@ import os
 import sys
 import traceback
 from importlib import import_module
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
 import typer
 import typer.main
 
 import phaze_opt
+from phaze_opt.choices import ResidencyName
 from phaze_opt.cost_model_version import COST_MODEL_VERSION
 from phaze_opt.errors import PhazeError
 from phaze_opt.paths import path_error, reason
@@ -57,6 +58,7 @@ def run() -> None:
 def run_with(arguments: list[str], *, debug: bool = False) -> int:
     """Run one command and return its exit code."""
     try:
+        arguments = _with_residency_named(arguments)
         noun = arguments[0] if arguments and arguments[0] in _NOUNS else None
         result = program(noun).main(arguments, prog_name="phaze-opt", standalone_mode=False)
         sys.stdout.flush()
@@ -82,6 +84,21 @@ def run_with(arguments: list[str], *, debug: bool = False) -> int:
     except Exception as error:
         sentence = f"Unexpected {type(error).__name__}: {error} (--debug shows where)"
         return _fail(error, sentence, 1, debug)
+
+
+def _with_residency_named(arguments: list[str]) -> list[str]:
+    """Write the switches ``--residency`` and ``--no-residency`` as the option that they are now."""
+    if arguments[:1] == ["schedule"]:
+        return arguments
+    named = []
+    for argument, following in zip(arguments, [*arguments[1:], ""], strict=True):
+        if argument == "--no-residency":
+            named += ["--residency", "none"]
+        elif argument == "--residency" and following not in get_args(ResidencyName):
+            named += [argument, "whole"]
+        else:
+            named.append(argument)
+    return named
 
 
 def _fail(error: BaseException, sentence: str, exit_code: int, debug: bool) -> int:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from phaze_opt.choices import ResidencyChoice, ResidencyName
 from phaze_opt.errors import InputError
 from phaze_opt.printing import printable, printable_json, without_passwords
 
@@ -31,6 +32,14 @@ StorageOption = Annotated[
 ]
 PresetArgument = Annotated[
     str, typer.Argument(help="Preset, or TOML or JSON file.", show_default=False)
+]
+ResidencyOption = Annotated[
+    ResidencyName,
+    typer.Option(
+        "--residency",
+        help="What stays in the global buffer, or a GPU's L2, between operators: whole tensors; or "
+        "also tiles of them, where operators run tile by tile; or none (--no-residency).",
+    ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")]
 ForceOption = Annotated[bool, typer.Option("--force", help="Replace a file that exists already.")]
@@ -238,3 +247,8 @@ def say(sentence: str | None) -> None:
     """Print a note on stderr, if there is one, without the passwords of URLs."""
     if sentence is not None:
         print(printable(without_passwords(sentence)), file=sys.stderr)
+
+
+def residency_choice(name: ResidencyName) -> ResidencyChoice:
+    """Return what may stay on the chip as trainings and specs name it."""
+    return name if name == "tiles" else name == "whole"

@@ -33,7 +33,9 @@ from .output import (
     LoraOption,
     LoraTargetsOption,
     PointChangesOption,
+    ResidencyOption,
     read_assignments,
+    residency_choice,
     say,
     trained_options,
 )
@@ -338,13 +340,7 @@ class PointOptions:
     frozen: FrozenOption = None
     lora_rank: LoraOption = 0
     lora_targets: LoraTargetsOption = ""
-    residency: Annotated[
-        bool,
-        typer.Option(
-            "--residency/--no-residency",
-            help="Tensors may stay in the global buffer, or a GPU's L2, between operators.",
-        ),
-    ] = True
+    residency: ResidencyOption = "whole"
     proof: Annotated[
         bool, typer.Option("--proof", help="Solve open schedules further, with CP-SAT.")
     ] = False
@@ -478,7 +474,7 @@ class PointOptions:
             pipeline_schedule=self.pipeline_schedule or by_default,
             interleave=self.interleave,
             rank_order=self.rank_order,
-            residency=self.residency,
+            residency=residency_choice(self.residency),
             expert_parallel=self.expert_parallel,
             expert_tensor_parallel=self.expert_tensor_parallel,
             dispatcher=self.dispatcher,

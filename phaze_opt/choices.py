@@ -40,6 +40,10 @@ RankOrderChoice = Literal["two", "solve"]
 """Replicas of a stage or stages of a replica are neighbours; or also some replicas inside the
 stages and others outside."""
 Recompute = Literal["none", "selective", "full", "solve"]
+ResidencyChoice = bool | Literal["tiles"]
+"""Whether tensors may stay on the chip, each as a whole or also by tiles."""
+ResidencyName = Literal["whole", "tiles", "none"]
+"""The same as words of the command line."""
 SoftwareName = Literal[
     "megatron", "megatron-bridge", "torchtitan-eager", "torchtitan-compiled", "maxtext", "mpt"
 ]

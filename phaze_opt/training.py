@@ -20,6 +20,7 @@ from phaze_opt.choices import (
     PipelineScheduleName,
     RankOrderChoice,
     Recompute,
+    ResidencyChoice,
 )
 from phaze_opt.on_demand import hashed_once
 from phaze_opt.optimizers import OPTIMIZERS, WEIGHT_BYTES, Optimizer, in_fewer_bits
@@ -108,7 +109,10 @@ class Training:
         communicate in place.
     residency
         Whether tensors may stay in the global buffer from one operator to the next: where the
-        program manages it as the schedule says, where it is a cache as reads find them there.
+        program manages it as the schedule says, where it is a cache as reads find them there. With
+        ``"tiles"``, operators may also run tile by tile, so that a tensor between them needs room
+        for two tiles only (`phaze_opt.scheduling.tiles`); on a cache that means as much as
+        ``True``.
     launch
         How the host starts kernels: ``graphs`` (recorded once and started together, as CUDA graphs
         and XLA's programs), ``compiled`` (one by one after fusion) or ``eager`` (every operator of
@@ -222,7 +226,7 @@ class Training:
     fused_optimizer: bool = True
     recompute_early_stop: bool = False
     gather_copies: bool = False
-    residency: bool = True
+    residency: ResidencyChoice = True
     launch: Launch = "graphs"
     gradient_dtype: GradientDtype | None = None
     expert_parallel: int = 1

@@ -9,6 +9,7 @@ belongs to a model or an operator by name except the counted lane cycles.
 * ``operator_table``: a graph as arrays; ``operator_work``: seconds and bytes of its operators, and
   what binds each; ``traffic``: their joules.
 * ``working_sets``: what operators need in a managed buffer beside tensors that stay there;
+  ``cut_operators``: which of them can run tile by tile; ``tile_operators``: what one tile is;
   ``cache_reuse``: which reads a cache serves.
 * ``chips``: properties of many chips as columns; ``least_seconds``: times of operators on many
   chips at once; ``least_traffic``: what the HBM moves at least while tensors stay on the chip;

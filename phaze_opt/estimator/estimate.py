@@ -98,7 +98,7 @@ class ModeSeconds:
         times_s = [np.ravel(each) for each in (self.latency_s, *busy_s, self.exposed_lanes_s)]
         return binding_resources(*times_s).reshape(self.latency_s.shape)
 
-    def rows(self, which: int | slice | tuple[int | slice, slice]) -> Self:
+    def rows(self, which: int | slice | IntArray | tuple[int | slice, slice]) -> Self:
         """Return one row of every array, or some rows, or a part of them."""
         return type(self)(*(values[which] for values in self.arrays()))
 
@@ -310,10 +310,24 @@ def estimate_on_cores(graph: OperatorGraph, accelerator: Accelerator, cores: int
     InputError
         As `estimate_each`.
     """
+    return with_energy(graph, accelerator, work_on_cores(graph, accelerator, cores))
+
+
+def work_on_cores(graph: OperatorGraph, accelerator: Accelerator, cores: int) -> WorkOnCores:
+    """Do as `estimate_on_cores` without the energy."""
     none = np.zeros(len(graph.operators))
-    tensor_cores, vector_cores = min(cores, accelerator.num_tc), min(cores, accelerator.num_vc)
+    tensor_cores, vector_cores = [min(cores, accelerator.num_tc)], [min(cores, accelerator.num_vc)]
+    table, pools = operator_table(graph), pools_of([accelerator], tensor_cores)
+    on_pools = work_on_pools(table, pools).rows(pools.which)
+    return estimate_work(table, [accelerator], none, on_pools, tensor_cores, vector_cores)
+
+
+def with_energy(graph: OperatorGraph, accelerator: Accelerator, work: WorkOnCores) -> ModeEstimate:
+    """Add the energy to what `work_on_cores` gives."""
+    none = np.zeros(len(graph.operators))
     table = operator_table(graph)
-    return estimate_mode(table, [accelerator], (none, none), [tensor_cores], [vector_cores]).rows(0)
+    energy_j = energy_by_level_j(table, [accelerator], work.traffic, none, work.shares)
+    return ModeEstimate(**vars(work.seconds), energy_by_level_j=energy_j).rows(0)
 
 
 def communication_of(

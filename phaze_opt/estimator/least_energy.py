@@ -12,6 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from phaze_opt.arrays import FloatArray
+from phaze_opt.choices import ResidencyChoice
 from phaze_opt.estimator.chips import Chips, hbm_flow_bytes
 from phaze_opt.estimator.estimate import ModeEstimate, estimate_jointly
 from phaze_opt.estimator.least_traffic import cached_bytes, most_kept_bytes
@@ -29,7 +30,7 @@ def least_energies_j(
     cluster: Cluster,
     tensor_parallel: int = 1,
     *,
-    residency: bool,
+    residency: ResidencyChoice,
 ) -> FloatArray:
     """Bound the dynamic energy of one execution of every graph from below.
 
@@ -40,7 +41,8 @@ def least_energies_j(
     chips
         All run operators side by side, or none does.
     residency
-        Whether tensors may stay in the global buffer between operators.
+        Whether tensors may stay in the global buffer between operators, as in
+        `phaze_opt.training.Training`.
 
     Returns
     -------
@@ -62,7 +64,7 @@ def least_energies_j(
             one_core, all_cores = joint.both.one_core.rows(which), joint.both.all_cores.rows(which)
             in_turn_j = all_cores.energy_j
             if residency:
-                in_turn_j = in_turn_j - _saved_j(graph, some, all_cores)
+                in_turn_j = in_turn_j - _saved_j(graph, some, all_cores, residency == "tiles")
             least_j = nothing_stays_j = in_turn_j.sum(axis=1)
             if some[0].concurrent_operators:
                 beside_j = np.minimum(one_core.energy_j, all_cores.energy_j)
@@ -72,13 +74,18 @@ def least_energies_j(
     return energy_j
 
 
-def _saved_j(graph: OperatorGraph, chips: Chips, all_cores: ModeEstimate) -> FloatArray:
+def _saved_j(
+    graph: OperatorGraph, chips: Chips, all_cores: ModeEstimate, tiles: bool
+) -> FloatArray:
     """Return the most energy that each operator saves while tensors stay: (chips, operators).
 
     Bytes that do not flow are neither moved by the HBM nor written to the global buffer by it.
     """
     joules = energy_per_event(chips)
-    kept = most_kept_bytes if chips[0].concurrent_operators else cached_bytes
+    if chips[0].concurrent_operators:
+        kept_bytes = most_kept_bytes(graph, chips, tiles=tiles)
+    else:
+        kept_bytes = cached_bytes(graph, chips)
     flow_bytes = hbm_flow_bytes(all_cores.hbm_s, chips.column("sustained_hbm_bytes_per_s"))
-    saved_bytes = np.minimum(kept(graph, chips), flow_bytes)
+    saved_bytes = np.minimum(kept_bytes, flow_bytes)
     return np.asarray(saved_bytes * (joules.hbm_j_per_byte + joules.glb_write_j_per_byte))

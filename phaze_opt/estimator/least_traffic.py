@@ -15,11 +15,13 @@ import numpy as np
 from phaze_opt.arrays import BoolArray, FloatArray
 from phaze_opt.estimator.cache_reuse import reads_again
 from phaze_opt.estimator.chips import Chips, chip_column
+from phaze_opt.estimator.cut_operators import cut_graph, handing_by_tiles
 from phaze_opt.estimator.operator_table import operator_table
 from phaze_opt.estimator.working_sets import (
     Access,
     kept_tensors,
     least_staged_bytes,
+    operands_bytes,
     product_levels,
 )
 from phaze_opt.workload.graph import OperatorGraph
@@ -28,7 +30,7 @@ _MOST_SUBSET = 10
 """Tensors of an operator of which all subsets are tried; of more, each that fits by itself."""
 
 
-def most_kept_bytes(graph: OperatorGraph, chips: Chips) -> FloatArray:
+def most_kept_bytes(graph: OperatorGraph, chips: Chips, *, tiles: bool = False) -> FloatArray:
     """Return the most HBM bytes that each operator saves while tensors stay in a managed buffer.
 
     Parameters
@@ -37,6 +39,9 @@ def most_kept_bytes(graph: OperatorGraph, chips: Chips) -> FloatArray:
         Fused.
     chips
         What it may run on.
+    tiles
+        Whether operators may run tile by tile: what they then hand on counts as if it needed no
+        room, and their products as if they read no operand twice.
 
     Returns
     -------
@@ -46,17 +51,27 @@ def most_kept_bytes(graph: OperatorGraph, chips: Chips) -> FloatArray:
     """
     glb_bytes = chip_column(chips, "glb_bytes")
     sizes, which = np.unique(glb_bytes[:, 0], return_inverse=True)
-    kept = np.stack([_kept_by_products(graph, float(size)) for size in sizes])[which]
+    kept = np.stack([_kept_by_products(graph, float(size), tiles) for size in sizes])[which]
     free = glb_bytes - least_staged_bytes(graph, chips)
-    streams = _streams(graph)
+    if tiles:
+        cut = np.array([bool(counts) for counts in cut_graph(graph).counts], dtype=np.bool_)
+        free = np.where(cut, np.maximum(free, 0.0), free)
+    streams = _streams(graph, tiles)
     for operator, stays in streams.stays:
         kept[:, operator] = stays.most_saved(free[:, operator])
     kept[(free < 0.0) & streams.are_streams] = -np.inf
     return kept
 
 
-def most_kept_accesses_bytes(graph: OperatorGraph, chips: Chips) -> FloatArray:
+def most_kept_accesses_bytes(
+    graph: OperatorGraph, chips: Chips, *, tiles: bool = False
+) -> FloatArray:
     """Return the most compulsory HBM bytes that each operator saves, however it is blocked.
+
+    Parameters
+    ----------
+    graph, chips, tiles
+        As for `most_kept_bytes`.
 
     Returns
     -------
@@ -66,7 +81,7 @@ def most_kept_accesses_bytes(graph: OperatorGraph, chips: Chips) -> FloatArray:
     """
     glb_bytes = chip_column(chips, "glb_bytes")[:, 0]
     kept = np.zeros((len(glb_bytes), len(graph.operators)))
-    for operator, stays in _once(graph):
+    for operator, stays in _once(graph, tiles):
         kept[:, operator] = stays.most_saved(glb_bytes)
     return kept
 
@@ -139,14 +154,16 @@ class _OperatorAccesses:
 
 
 @lru_cache(maxsize=512)
-def _accesses(graph: OperatorGraph) -> tuple[_OperatorAccesses, ...]:
+def _accesses(graph: OperatorGraph, tiles: bool) -> tuple[_OperatorAccesses, ...]:
     """Return the accesses of every operator that residency can save, cached."""
     accesses: list[list[tuple[int, Access]]] = [[] for _ in graph.operators]
     for tensor in kept_tensors(graph):
         # What outlives the pass is written in any case.
         writers = () if tensor.writer is None or tensor.outlives else (tensor.writer,)
+        handing = handing_by_tiles(graph, tensor) if tiles else frozenset()
         for access in (*writers, *tensor.readers):
-            accesses[access.operator].append((tensor.size_bytes, access))
+            size_bytes = 0 if access.operator in handing else tensor.size_bytes
+            accesses[access.operator].append((size_bytes, access))
     return tuple(
         _OperatorAccesses(
             np.array([size for size, _ in own], dtype=np.float64),
@@ -174,27 +191,27 @@ class _Streams:
 
 
 @lru_cache(maxsize=512)
-def _streams(graph: OperatorGraph) -> _Streams:
+def _streams(graph: OperatorGraph, tiles: bool) -> _Streams:
     """Return the operators that block nothing with what may stay of their tensors, cached."""
     table = operator_table(graph)
     are_streams = np.ones(len(graph.operators), dtype=np.bool_)
     are_streams[table.gemm_owner[table.gemm_blocked > 0.0]] = False
-    stays = tuple(each for each in _once(graph) if are_streams[each[0]])
+    stays = tuple(each for each in _once(graph, tiles) if are_streams[each[0]])
     return _Streams(are_streams, stays)
 
 
 @lru_cache(maxsize=512)
-def _once(graph: OperatorGraph) -> tuple[tuple[int, _Stays], ...]:
+def _once(graph: OperatorGraph, tiles: bool) -> tuple[tuple[int, _Stays], ...]:
     """Return the operators of which tensors may stay, with the sets of these tensors, cached."""
     return tuple(
         (operator, _stays(own.size_bytes, own.bytes))
-        for operator, own in enumerate(_accesses(graph))
+        for operator, own in enumerate(_accesses(graph, tiles))
         if own.bytes.any()
     )
 
 
 @lru_cache(maxsize=4096)
-def _kept_by_products(graph: OperatorGraph, glb_bytes: float) -> FloatArray:
+def _kept_by_products(graph: OperatorGraph, glb_bytes: float, tiles: bool) -> FloatArray:
     """Return the most that each product saves at the best of its levels; 0 for others. Cached.
 
     A level costs what it reads more often than the first one does.
@@ -202,9 +219,10 @@ def _kept_by_products(graph: OperatorGraph, glb_bytes: float) -> FloatArray:
     table = operator_table(graph)
     blocked = np.flatnonzero(table.gemm_blocked)
     products = product_levels(table.gemms[blocked].tobytes(), glb_bytes)
-    accesses = _accesses(graph)
+    accesses = _accesses(graph, tiles)
     kept = np.zeros(len(graph.operators))
-    for operator, levels in zip(table.gemm_owner[blocked].tolist(), products, strict=True):
+    for place, levels in zip(blocked.tolist(), products, strict=True):
+        operator = int(table.gemm_owner[place])
         own = accesses[operator]
         free = glb_bytes - np.ceil(levels.working_bytes)
         again = levels.operand_reads - 1.0
@@ -217,6 +235,10 @@ def _kept_by_products(graph: OperatorGraph, glb_bytes: float) -> FloatArray:
             )
             for room, reads, extra in zip(free, again, levels.extra_bytes, strict=True)
         )
+        if tiles and cut_graph(graph).counts[operator]:
+            once = _stays(own.size_bytes, own.bytes).most_saved(np.array([glb_bytes]))
+            again_bytes = operands_bytes(table.gemms[place]) @ again[0]
+            kept[operator] = max(kept[operator], float(once[0] + again_bytes))
     return kept
 
 

@@ -222,6 +222,13 @@ def _levels_of(
     return WorkingSets(used[kept], reads[kept], traffic[kept] - traffic[0], np.ones(len(kept)))
 
 
+def operands_bytes(gemm: IntArray) -> FloatArray:
+    """Return the bytes of both operands of a row of `OperatorTable.gemms`."""
+    m, n, k, batch, precision = gemm.tolist()
+    each = list(PRECISIONS.values())[precision].operand_bytes
+    return np.array([m * k, k * n]) * float(each * batch)
+
+
 def staged_bytes(graph: OperatorGraph, accelerators: Sequence[Accelerator]) -> FloatArray:
     """Return what operators that stream need: one more of the private buffers of all their cores.
 
@@ -282,6 +289,8 @@ class KeptTensor:
 
     Attributes
     ----------
+    tensor
+        Its place in the graph.
     size_bytes
         Of the tensor, or of the part of it that the operator makes.
     writer
@@ -292,6 +301,7 @@ class KeptTensor:
         Whether it is written to the HBM in any case.
     """
 
+    tensor: int
     size_bytes: int
     writer: Access | None
     readers: tuple[Access, ...]
@@ -306,7 +316,7 @@ def kept_tensors(graph: OperatorGraph) -> tuple[KeptTensor, ...]:
     """
     operators = graph.operators
     kept = []
-    for tensor in graph.tensors:
+    for place, tensor in enumerate(graph.tensors):
         if not tensor.is_shared:
             continue
         own = [read for read in tensor.readers if operators[read.operator].collective is None]
@@ -316,12 +326,13 @@ def kept_tensors(graph: OperatorGraph) -> tuple[KeptTensor, ...]:
         outlives = tensor.outlives or len(own) < len(tensor.readers)
         for index, elements in tensor.writers:
             share, written = elements / tensor.elements, elements * tensor.element_bytes
-            readers = tuple(_access(graph, tensor, read, share) for read in own)
-            kept.append(KeptTensor(written, Access(index, float(written)), readers, outlives))
+            readers = tuple(access_of(operators[r.operator], tensor, r, share) for r in own)
+            writer = Access(index, float(written))
+            kept.append(KeptTensor(place, written, writer, readers, outlives))
         if not tensor.writers and len(own) > 1:
             size_bytes = tensor.elements * tensor.element_bytes
-            readers = tuple(_access(graph, tensor, read, 1.0) for read in own)
-            kept.append(KeptTensor(size_bytes, None, readers, outlives=True))
+            readers = tuple(access_of(operators[r.operator], tensor, r, 1.0) for r in own)
+            kept.append(KeptTensor(place, size_bytes, None, readers, outlives=True))
     return tuple(kept)
 
 
@@ -352,15 +363,30 @@ def saved_bytes(graph: OperatorGraph, sets: WorkingSets) -> FloatArray:
         First of the writer of a tensor, then of its readers, tensor by tensor as `kept_tensors`
         lists them.
     """
-    operator, bytes_, operand_bytes = _accesses(graph)
+    return saved_by_accesses(*_accesses(graph), sets)
+
+
+def saved_by_accesses(
+    operator: IntArray, bytes_: FloatArray, operand_bytes: FloatArray, sets: WorkingSets
+) -> FloatArray:
+    """Return the HBM bytes that each of some accesses saves: (accesses, levels).
+
+    Parameters
+    ----------
+    operator, bytes_ : (accesses,)
+        As of an `Access`.
+    operand_bytes : (accesses, 2)
+        As of an `Access`.
+    sets
+        The levels of the operators.
+    """
     again = sets.operand_reads[operator] - 1.0
     repeated = (again * operand_bytes[:, np.newaxis]).sum(axis=-1)
     return np.asarray(bytes_[:, np.newaxis] + repeated)
 
 
-def _access(graph: OperatorGraph, tensor: Tensor, read: TensorRead, share: float) -> Access:
+def access_of(operator: Operator, tensor: Tensor, read: TensorRead, share: float) -> Access:
     """Describe how an operator reads a share of a tensor."""
-    operator = graph.operators[read.operator]
     operands = (0.0, 0.0)
     if len(operator.gemms) == 1:
         gemm = operator.gemms[0]

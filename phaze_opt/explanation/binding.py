@@ -29,6 +29,7 @@ from phaze_opt.estimator.working_sets import kept_tensors
 from phaze_opt.hardware.accelerator import Accelerator
 from phaze_opt.passes.problem import core_types
 from phaze_opt.passes.scheduled import ScheduledPass
+from phaze_opt.passes.tiles import tile_graph
 from phaze_opt.scheduling.schedule_problem import ScheduledOperator
 
 SCHEDULE = "schedule"
@@ -99,6 +100,39 @@ class Stay:
 
 
 @dataclass(frozen=True)
+class TiledOperators:
+    """Operators that run tile by tile, in turns.
+
+    Attributes
+    ----------
+    operators
+        Their names, in the order of their turns.
+    tiles
+        Into how many each is cut.
+    passed
+        Of which of them the result is passed by tiles.
+    passed_bytes, buffered_bytes
+        Of all that is passed, and the room that its tiles take in the global buffer.
+    held_bytes
+        Of inputs that stay there while the operators run.
+    saved_bytes
+        HBM bytes less than those of the operators one by one with nothing kept.
+    start_s, end_s
+        From when to when.
+    """
+
+    operators: tuple[str, ...]
+    tiles: int
+    passed: tuple[str, ...]
+    passed_bytes: int
+    buffered_bytes: int
+    held_bytes: int
+    saved_bytes: float
+    start_s: float
+    end_s: float
+
+
+@dataclass(frozen=True)
 class PassBinding:
     """What binds one pass of a layer, per device and microbatch.
 
@@ -127,6 +161,8 @@ class PassBinding:
         What the HBM moves in the pass, and what it would move if nothing stayed.
     cached
         Whether a cache holds them by itself; it saves reads only.
+    groups
+        Operators that run tile by tile, by their start.
     """
 
     makespan_s: float
@@ -140,6 +176,7 @@ class PassBinding:
     hbm_bytes: float = 0.0
     hbm_bytes_without: float = 0.0
     cached: bool = False
+    groups: tuple[TiledOperators, ...] = ()
 
     @property
     def schedule_s(self) -> float:
@@ -219,6 +256,7 @@ def bind_pass(
         hbm_bytes=_hbm_bytes(scheduled.chosen, accelerator),
         hbm_bytes_without=_hbm_bytes(scheduled.estimates.all_cores, accelerator),
         cached=not accelerator.concurrent_operators,
+        groups=_groups(scheduled),
     )
 
 
@@ -244,6 +282,33 @@ def _stays(scheduled: ScheduledPass) -> tuple[Stay, ...]:
         is_input = tensor.writer is None
         stays.append(Stay(name, is_input, tensor.size_bytes, stay.start_s, stay.end_s))
     return tuple(sorted(stays, key=lambda stay: (stay.start_s, stay.end_s)))
+
+
+def _groups(scheduled: ScheduledPass) -> tuple[TiledOperators, ...]:
+    """Name the operators that run tile by tile, and what they pass."""
+    if scheduled.schedule.residency is None:
+        return ()
+    names = [operator.id for operator in scheduled.graph.operators]
+    groups = []
+    for group in scheduled.schedule.residency.groups:
+        tiles = tile_graph(scheduled.graph)
+        passed = [tiles.graph.tensors[i] for i in group.passed]
+        groups.append(
+            TiledOperators(
+                operators=tuple([names[one] for one in group.operators]),
+                tiles=group.tiles,
+                passed=tuple(
+                    [names[each.producer] for each in passed if each.producer is not None]
+                ),
+                passed_bytes=sum(each.bytes for each in passed),
+                buffered_bytes=sum(tiles.tile_bytes(i, group.tiles) for i in group.passed),
+                held_bytes=sum(each.bytes for each in group.held),
+                saved_bytes=group.saved_bytes,
+                start_s=group.start_s,
+                end_s=group.end_s,
+            )
+        )
+    return tuple(groups)
 
 
 def critical_path(

@@ -322,4 +322,6 @@ def _binding_to_builtins(binding: PassBinding | None) -> dict[str, Any] | None:
     plain: dict[str, Any] = to_builtins(binding)
     plain["share"] = {resource: binding.share(resource) for resource in binding.bound_s}
     plain["schedule_s"] = binding.schedule_s
+    if not binding.groups:
+        del plain["groups"]
     return plain

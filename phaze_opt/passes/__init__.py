@@ -2,7 +2,8 @@
 
 `graphs` names the graphs of a layer that run. `estimates` estimates all passes of all layers on all
 chips at once (`PassEstimates`, arrays of chips × operators), collectives beside products included
-(`chunked_collectives`). `problem` and `residency` write one pass as the scheduler takes it,
+(`chunked_collectives`). `problem`, `residency` and `tiles` (operators that run tile by tile) write
+one pass as the scheduler takes it,
 `scheduled` schedules it (`ScheduledPass`; `totals` adds up its operators). `layers` joins the
 passes of every layer to the `LayerCost` that a placement takes (`layer_cost`), which is bare of
 seconds in `bare_layers`, and none of which is shorter than its `launches` by the host;
@@ -20,6 +21,7 @@ Where each formula is:
 * kernels that the host launches, and for how long: `launches.launches`, `launches.host_s`
 * lanes at another rate: `estimates.with_lane_rate`
 * shares of bandwidths: `problem.bandwidth_shares`; what stays on the chip: `residency.residency_of`
+* time of operators in tiles: `tiles.TiledPass.prices`, `tiles.TiledPass.in_groups`
 * parameters of a stage, tied ones once: `layer_cost.local_parameters`
 * exchanges of tokens beside another microbatch: `paired.paired_s`
 * the part of a backward that only weight gradients need: `weight_gradients.with_weight_gradients`

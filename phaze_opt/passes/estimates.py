@@ -15,7 +15,7 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 
 from phaze_opt.arrays import FloatArray
-from phaze_opt.choices import FusionMode
+from phaze_opt.choices import FusionMode, ResidencyChoice
 from phaze_opt.estimator.chips import chip_column
 from phaze_opt.estimator.estimate import (
     GraphEstimate,
@@ -37,6 +37,7 @@ from phaze_opt.passes.problem import (
     operator_values,
 )
 from phaze_opt.passes.residency import cached_reads_of, residency_of
+from phaze_opt.passes.tiles import TiledPass, tile_graph
 from phaze_opt.passes.totals import BoundOperators, bound_in_modes
 from phaze_opt.scheduling.problem_columns import ProblemColumns
 from phaze_opt.scheduling.residency import Residency
@@ -113,7 +114,7 @@ class PassEstimates:
     passes, chips
         What runs, and on what.
     residency
-        Whether tensors may stay on the chip.
+        Whether tensors may stay on the chip, as in `phaze_opt.training.Training`.
     whole
         The same with whole collectives, where collectives of groups go beside products.
     """
@@ -121,7 +122,7 @@ class PassEstimates:
     estimate: JointEstimate
     passes: Sequence[PassGraph]
     chips: Sequence[Chip]
-    residency: bool
+    residency: ResidencyChoice
     whole: PassEstimates | None = None
 
     @cached_property
@@ -241,7 +242,7 @@ class EstimatedPass:
     @property
     def _may_hold(self) -> bool:
         """Whether tensors may stay in a buffer that the program manages."""
-        return self.among.residency and self.accelerator.concurrent_operators
+        return bool(self.among.residency) and self.accelerator.concurrent_operators
 
     @cached_property
     def cached_reads(self) -> CachedReads | None:
@@ -256,7 +257,18 @@ class EstimatedPass:
         # What hides beside a product does not run one at a time, as the joint problem has it.
         if self._is_chunked or not self._may_hold:
             return None
-        return residency_of(self.graph, self.estimates.all_cores, self.accelerator)
+        joint = residency_of(self.graph, self.estimates.all_cores, self.accelerator)
+        if joint is None or self.tiled is None:
+            return joint
+        return replace(joint, tiling=self.tiled.tiling(joint))
+
+    @cached_property
+    def tiled(self) -> TiledPass | None:
+        """The operators cut into tiles, where tensors may be handed on by tiles."""
+        if self.among.residency != "tiles" or not tile_graph(self.graph).through:
+            return None
+        chip = self.among.chips[self.row]
+        return TiledPass(self.graph, self.estimates.all_cores, chip.accelerator, chip.lane_rate)
 
     @cached_property
     def whole(self) -> EstimatedPass | None:

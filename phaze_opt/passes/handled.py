@@ -23,7 +23,7 @@ HANDLED: Mapping[str, Mapping[str, tuple[object, ...]]] = {
         # Of the layers.
         "recompute": ("none", "selective", "full"),
         "overlap": ("none", "partial", "data", "experts", "all"),
-        "residency": (False, True),
+        "residency": (False, True, "tiles"),
         "recompute_early_stop": (False, True),
         "gather_copies": (False, True),
         "gradient_dtype": (None, "fp32", "bf16"),

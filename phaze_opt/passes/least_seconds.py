@@ -301,7 +301,7 @@ def _least_pass(graph: OperatorGraph, some: LeastSeconds, run: _Run) -> FloatArr
     least_s = least_makespan(pass_shapes((graph,)), columns)[:, 0]
     if residency:
         # With tensors that stay, collectives are whole.
-        kept = most_kept_bytes(graph, some.chips)
+        kept = most_kept_bytes(graph, some.chips, tiles=residency == "tiles")
         least_s = np.minimum(least_s, _least_in_turn(some.all_cores, some.chips, kept))
     return least_s
 
@@ -339,7 +339,7 @@ def _roofline_pass(graph: OperatorGraph, mode: ModeSeconds, chips: Chips, run: _
     edges = tuple((source, destination) for source, destination, _ in graph.edges)
     least_s = roofline_makespan(edges, latency_s, busy_s)
     if residency:
-        kept = most_kept_accesses_bytes(graph, chips)
+        kept = most_kept_accesses_bytes(graph, chips, tiles=residency == "tiles")
         least_s = np.minimum(least_s, _least_in_turn(in_turn, chips, kept))
     return least_s
 

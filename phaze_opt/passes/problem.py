@@ -156,6 +156,8 @@ def least_of_passes(
 
 def least_of_residency(joint: Residency) -> float:
     """Bound the makespan of every schedule of the joint problem from below, up to rounding."""
+    if joint.tiling is not None:
+        return float(joint.tiling.least_s.sum())
     saved = np.zeros_like(joint.hbm_bytes)
     np.add.at(saved, joint.graph.access_operator, joint.effective_saved_bytes)
     left_bytes = np.maximum(joint.hbm_bytes - saved, 0.0).min(axis=1)

@@ -90,7 +90,11 @@ class ScheduledPass:
         """Every operator in the mode that the schedule chose, with what then flows from the HBM."""
         if self.schedule.residency is not None:
             flow_bytes = np.array(self.schedule.residency.hbm_bytes)
-            return with_hbm_bytes(self.estimates.all_cores, flow_bytes, self.accelerator)
+            mode, groups = self.estimates.all_cores, self.schedule.residency.groups
+            if groups:
+                assert self.estimated.tiled is not None
+                mode = self.estimated.tiled.in_groups(groups)
+            return with_hbm_bytes(mode, flow_bytes, self.accelerator)
         pairs = zip(
             self.estimates.all_cores.arrays(), self.estimates.one_core.arrays(), strict=True
         )

@@ -146,7 +146,27 @@ def _path_table(title: str, binding: PassBinding) -> RenderableType:
         )
     heading = f"Critical path of {title}, {format_seconds(binding.makespan_s)}"
     path = section(heading, table)
-    return Group(path, _stay_table(title, binding)) if binding.stays else path
+    if binding.groups:
+        path = Group(path, _tile_table(title, binding))
+    kept = binding.stays or binding.groups
+    return Group(path, _stay_table(title, binding)) if kept else path
+
+
+def _tile_table(title: str, binding: PassBinding) -> RenderableType:
+    """Show which operators run tile by tile, and what they pass in the global buffer."""
+    table = grid(">from", ">to", ">tiles", ">passed", ">in the buffer", ">HBM saved", "operators")
+    for group in binding.groups:
+        add_row(
+            table,
+            format_seconds(group.start_s),
+            format_seconds(group.end_s),
+            str(group.tiles),
+            format_bytes(group.passed_bytes),
+            format_bytes(group.buffered_bytes + group.held_bytes),
+            format_bytes(group.saved_bytes),
+            ", ".join(shortened(name, _LONGEST_ID) for name in group.operators),
+        )
+    return section(f"What runs tile by tile during {title}", table)
 
 
 def _stay_table(title: str, binding: PassBinding) -> RenderableType:

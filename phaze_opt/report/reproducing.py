@@ -56,7 +56,6 @@ _SWITCHES = {
     "fused_accumulation": "--fused-accumulation",
     "fp8_primary_weights": "--fp8-primary-weights",
     "fp8_param_gather": "--fp8-param-gather",
-    "residency": "--no-residency",
 }
 """Fields that are switches, by what is written where they differ from the default."""
 
@@ -182,7 +181,7 @@ def _training_options(training: Training) -> list[str] | None:
         for field in dataclasses.fields(Training)
         if getattr(training, field.name) != getattr(default, field.name)
     }
-    if changed.keys() - {*_OPTIONS, *_SWITCHES, *_EITHER_WAY}:
+    if changed.keys() - {*_OPTIONS, *_SWITCHES, *_EITHER_WAY, "residency"}:
         return None
     words = [f"--microbatch {training.microbatch}"]
     words += [
@@ -193,4 +192,6 @@ def _training_options(training: Training) -> list[str] | None:
         for name in _EITHER_WAY
         if name in changed
     ]
+    if "residency" in changed:
+        words.append(f"--residency {training.residency or 'none'}")
     return words + [option for name, option in _SWITCHES.items() if name in changed]

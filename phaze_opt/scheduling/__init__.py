@@ -34,6 +34,8 @@ The way of a problem through the room:
 - `residency`: the joint problem of order, levels and residency, and the evaluation of a plan.
 - `residency_orders`, `residency_frames`: what the fast method searches, the same for every chip.
 - `residency_search`: the fast method and its bound; `residency_kernel` is its compiled loop.
+- `tiles`: operators that run tile by tile in groups; `tile_lattice`: the plans that are searched,
+  `tile_search`: the search; `tile_kernel` is its compiled loop.
 - `cp_sat_residency`: CP-SAT for the joint problem; `cp_sat_positions`: a second model, which checks
   its proofs.
 - `problem_file`: problems and results as JSON; `problem_rows` are its rows, `residency_file` its
@@ -55,6 +57,9 @@ Where a formula or rule stands:
 - dominance between two states -> `search_states._dominates`
 - what an operator takes with some tensors resident -> `residency.evaluate_plan`
 - lower bound of the joint problem -> `residency_kernel.least_seconds`
+- room of what a group keeps -> `tiles`, `tile_lattice._arrays`; what it saves ->
+  `tile_lattice._entries`
+- lower bound with tiles -> `tile_search.least_tiled_s`
 - why more global buffer is never slower -> `residency_frames`
 - which bound by CP-SAT is a proof -> `cp_sat_modes._check`, `cp_sat_positions.check_proof`
 - gap -> `schedule_problem.Schedule.gap`

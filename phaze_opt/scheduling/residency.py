@@ -30,9 +30,11 @@ import numpy as np
 from phaze_opt.arrays import FloatArray, IntArray
 from phaze_opt.errors import InputError
 from phaze_opt.on_demand import cached_property
+from phaze_opt.scheduling.schedule_problem import TiledGroup
 
 if TYPE_CHECKING:
     from phaze_opt.scheduling.residency_frames import Frame
+    from phaze_opt.scheduling.tiles import Tiling
 
 LARGEST_BYTES = 2**50
 """Bytes above this are refused: sums must stay exact."""
@@ -188,6 +190,8 @@ class Residency:
         HBM bytes that the operator of an access saves if the tensor is resident, with its repeated
         reads: (accesses, levels), in the order of `TensorGraph.accesses`. A producer's entry is
         what it writes, whether or not the tensor outlives the pass.
+    tiling
+        What operators take that run tile by tile; ``None`` if none may.
     """
 
     graph: TensorGraph
@@ -198,6 +202,7 @@ class Residency:
     other_s: FloatArray
     overhead_s: FloatArray
     saved_bytes: FloatArray
+    tiling: Tiling | None = None
 
     @cached_property
     def effective_saved_bytes(self) -> FloatArray:
@@ -247,6 +252,16 @@ class EvaluatedPlan:
         return self.makespan_s, sum(self.hbm_bytes)
 
 
+@dataclass(frozen=True)
+class EvaluatedSteps(EvaluatedPlan):
+    """A plan with groups that run tile by tile.
+
+    The operators of a group stand one behind another, as if they took no turns.
+    """
+
+    groups: tuple[TiledGroup, ...]
+
+
 def evaluate_plan(residency: Residency, plan: ResidencyPlan) -> EvaluatedPlan:
     """Run the operators one after another, and count what flows from and to HBM.
 
@@ -279,11 +294,16 @@ def evaluate_plan(residency: Residency, plan: ResidencyPlan) -> EvaluatedPlan:
 
 def spans_s(graph: TensorGraph, evaluated: EvaluatedPlan) -> list[tuple[int, float, float]]:
     """List every resident tensor with the start and the end of its stay."""
+    start_s, end_s = list(evaluated.start_s), list(evaluated.end_s)
+    for group in evaluated.groups if isinstance(evaluated, EvaluatedSteps) else ():
+        # Its operators take turns, so that what one of them needs stays for all of them.
+        for operator in group.operators:
+            start_s[operator], end_s[operator] = group.start_s, group.end_s
     return [
         (
             i,
-            min(evaluated.start_s[access] for access in tensor.accesses),
-            max(evaluated.end_s[access] for access in tensor.accesses),
+            min(start_s[access] for access in tensor.accesses),
+            max(end_s[access] for access in tensor.accesses),
         )
         for i, tensor in enumerate(graph.tensors)
         if evaluated.plan.resident[i]

@@ -17,7 +17,7 @@ import math
 import typing
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from phaze_opt.choices import IntraOperatorRule, SolveMethod
 from phaze_opt.errors import InputError, unknown_name
@@ -180,6 +180,44 @@ class ResidentTensor:
     end_s: float
 
 
+class HeldInput(NamedTuple):
+    """An input of the pass that one operator alone reads, and reads again for every tile."""
+
+    operator: int
+    bytes: int
+
+
+@dataclass(frozen=True)
+class TiledGroup:
+    """Operators that take turns tile by tile; see `tiles`.
+
+    In the schedule they stand one behind another, each with the time of all its tiles.
+
+    Attributes
+    ----------
+    operators
+        In the order in which they take turns.
+    tiles
+        Into how many each is cut.
+    passed
+        Tensors that are passed by tiles, by their place in the `residency.TensorGraph`.
+    held
+        Inputs that stay in the global buffer while the group runs.
+    start_s, end_s
+        Of the group.
+    saved_bytes
+        HBM bytes less than those of its operators alone with nothing resident.
+    """
+
+    operators: tuple[int, ...]
+    tiles: int
+    passed: tuple[int, ...]
+    held: tuple[HeldInput, ...]
+    start_s: float
+    end_s: float
+    saved_bytes: float
+
+
 @dataclass(frozen=True)
 class ResidencySchedule:
     """What a schedule of the joint problem chooses besides the order, or what a cache serves.
@@ -191,11 +229,14 @@ class ResidencySchedule:
     tensors
         The resident tensors; all others go through HBM. With a cache, a tensor stands here once for
         every stay that serves a read.
+    groups
+        Operators that run tile by tile; their levels are those of `tiles.TilePrices`.
     """
 
     levels: tuple[int, ...]
     hbm_bytes: tuple[float, ...]
     tensors: tuple[ResidentTensor, ...]
+    groups: tuple[TiledGroup, ...] = ()
 
 
 @deferrable("operators")

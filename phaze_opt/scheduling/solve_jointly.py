@@ -12,7 +12,7 @@ from dataclasses import replace
 import numpy as np
 
 from phaze_opt.choices import SolveMethod
-from phaze_opt.scheduling.residency import EvaluatedPlan, Residency, spans_s
+from phaze_opt.scheduling.residency import EvaluatedPlan, EvaluatedSteps, Residency, spans_s
 from phaze_opt.scheduling.residency_search import search_frames
 from phaze_opt.scheduling.schedule_problem import (
     ResidencySchedule,
@@ -56,6 +56,8 @@ def solve_jointly(
         joint = _solve(problem, residency, without.makespan_s, method, effort)
         if cache is not None and joint is not None and joint.method == "cp-sat":
             cache[key] = joint
+    if residency.tiling is not None:
+        joint = _with_tiles(problem, residency, joint, without.makespan_s, method)
     solve_s = without.solve_s + time.perf_counter() - began
     if joint is None:
         return replace(without, solve_s=solve_s)
@@ -118,6 +120,49 @@ def _solve(
     return _to_schedule(problem, residency, best, min(bound_s, best.makespan_s), used)
 
 
+def _with_tiles(
+    problem: ScheduleProblem,
+    residency: Residency,
+    joint: Schedule | None,
+    enough_s: float,
+    method: SolveMethod,
+) -> Schedule | None:
+    """Give the best schedule with groups that run tile by tile, or the one without if it is better.
+
+    Parameters
+    ----------
+    joint
+        The schedule without tiles; ``None`` if the working bytes of an operator never fit.
+    enough_s
+        As for `_solve`.
+    """
+    from phaze_opt.scheduling.tile_search import search_tiles
+
+    tiling = residency.tiling
+    assert tiling is not None
+    known = math.inf, math.inf
+    if joint is not None and joint.residency is not None:
+        known = joint.makespan_s, sum(joint.residency.hbm_bytes)
+    if enough_s < known[0]:
+        known = enough_s, math.inf
+    bound_s = min(float(tiling.least_s.sum()), known[0])
+    best, proven = None, bound_s >= known[0] * (1.0 - _ROUNDING)
+    if not proven and tiling.graph.fast_lattice.has_groups:
+        best = search_tiles(residency, tiling, tiling.graph.fast_lattice, known)
+        known = known if best is None else best.rank
+        proven = bound_s >= known[0] * (1.0 - _ROUNDING)
+    if not proven and method != "branch-and-bound" and tiling.graph.whole_lattice is not None:
+        found = search_tiles(residency, tiling, tiling.graph.whole_lattice, known)
+        best, proven = best if found is None else found, True
+        known = known if found is None else found.rank
+    bound_s = known[0] if proven else bound_s
+    if best is not None:
+        return _to_schedule(problem, residency, best, bound_s, "dynamic-program")
+    if joint is None:
+        return None
+    return replace(joint, bound_s=min(bound_s, joint.makespan_s))
+
+
 def _is_proven(best: EvaluatedPlan, bound_s: float) -> bool:
     """Whether no plan is shorter, but for rounding."""
     return bound_s >= best.makespan_s * (1.0 - _ROUNDING)
@@ -132,6 +177,7 @@ def _to_schedule(
 ) -> Schedule:
     """Write a plan as a schedule."""
     entries = zip(problem.operators, best.start_s, best.end_s, strict=True)
+    groups = best.groups if isinstance(best, EvaluatedSteps) else ()
     return Schedule(
         operators=tuple(
             [
@@ -148,6 +194,7 @@ def _to_schedule(
             best.plan.levels,
             best.hbm_bytes,
             tuple([ResidentTensor(*span) for span in spans_s(residency.graph, best)]),
+            groups,
         ),
     )
 

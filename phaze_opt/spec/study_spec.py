@@ -25,6 +25,7 @@ from phaze_opt.choices import (
     PipelineScheduleName,
     RankOrderChoice,
     Recompute,
+    ResidencyChoice,
 )
 from phaze_opt.codec import convert_fields, from_builtins, read_toml_file
 from phaze_opt.economics.choices import Economics
@@ -290,7 +291,7 @@ class StudySpec:
     sequence: int | None = None
     tensor_parallel: TensorDegrees = (1,)
     sequence_parallel: bool = False
-    residency: bool = True
+    residency: ResidencyChoice = True
     baselines: tuple[str, ...] = ("tpuv4-phaze", "tpuv4-lanes")
     space: Space = field(default_factory=Space.phaze)
     area: AreaSpec = field(default_factory=AreaSpec)

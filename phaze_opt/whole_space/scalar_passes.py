@@ -8,8 +8,9 @@ from functools import lru_cache, partial
 from itertools import combinations
 from typing import Literal
 
-from phaze_opt.choices import FusionMode
+from phaze_opt.choices import FusionMode, ResidencyChoice
 from phaze_opt.estimator.cache_reuse import reads_again
+from phaze_opt.estimator.cut_operators import handing_by_tiles
 from phaze_opt.estimator.working_sets import kept_tensors
 from phaze_opt.hardware.accelerator import Accelerator
 from phaze_opt.network.cluster import Cluster
@@ -148,14 +149,16 @@ def _pass_s(
     rates: Rates,
     glb_bytes: int,
     group: TensorGroup,
-    residency: bool,
+    residency: ResidencyChoice,
     sort: Sort,
 ) -> float:
     """Bound one pass."""
     kept = None
     if residency:
-        bytes_of = _kept_bytes if rates.concurrent else _served_bytes
-        kept = bytes_of(graph, glb_bytes)
+        if rates.concurrent:
+            kept = _kept_bytes(graph, glb_bytes, residency == "tiles")
+        else:
+            kept = _served_bytes(graph, glb_bytes)
     if sort == "box":
         extra = None
     elif sort == "fitting":
@@ -244,13 +247,18 @@ _MOST_SUBSET = 10
 
 
 @lru_cache(maxsize=4096)
-def _kept_bytes(graph: OperatorGraph, glb_bytes: int) -> tuple[float, ...]:
-    """Return the most bytes that resident tensors save every operator, as if it were alone."""
+def _kept_bytes(graph: OperatorGraph, glb_bytes: int, tiles: bool) -> tuple[float, ...]:
+    """Return the most bytes that resident tensors save every operator, as if it were alone.
+
+    What operators may hand on by tiles needs no room.
+    """
     accesses: list[list[tuple[float, float]]] = [[] for _ in graph.operators]
     for tensor in kept_tensors(graph):
         writers = () if tensor.writer is None or tensor.outlives else (tensor.writer,)
+        handing = handing_by_tiles(graph, tensor) if tiles else ()
         for access in (*writers, *tensor.readers):
-            accesses[access.operator].append((float(tensor.size_bytes), access.bytes))
+            size_bytes = 0.0 if access.operator in handing else float(tensor.size_bytes)
+            accesses[access.operator].append((size_bytes, access.bytes))
     return tuple(_most_saved(own, glb_bytes) for own in accesses)
 
 

@@ -30,7 +30,7 @@ def test_every_option_is_a_control() -> None:
     assert list(made) == [field.name for field in dataclasses.fields(PointOptions)]
     assert all(control.help for control in made.values())
     assert made["changes"].flag == "--set" and made["changes"].kind == "list"
-    assert made["residency"].off == "--no-residency"
+    assert made["residency"].choices == ("whole", "tiles", "none")
     assert made["recompute"].choices[:3] == ("none", "selective", "full")
     assert (made["power_limit_w"].kind, made["devices"].kind) == ("number", "whole")
     assert set(made) <= set(inspect.signature(evaluate).parameters)
@@ -54,7 +54,8 @@ def test_defaults_read_back_as_the_options() -> None:
         ({"devices": ["8", "9"]}, "devices is stated 2 times; state it once."),
         ({"power_limit_w": ["nan"]}, "must be a number"),
         ({"recompute": ["all"]}, "Unknown recompute 'all'"),
-        ({"residency": ["yes"]}, "must be true or false"),
+        ({"sequence_parallel": ["yes"]}, "must be true or false"),
+        ({"residency": ["yes"]}, "Unknown residency 'yes'"),
         ({"model": [""]}, "model is missing."),
         ({"devises": ["8"]}, "Did you mean 'devices'"),
         ({"changes": ["x"] * 100}, "longer than anything"),

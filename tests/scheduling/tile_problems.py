@@ -1,0 +1,65 @@
+"""Joint problems with operators that may run tile by tile, drawn at random."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import numpy as np
+
+from phaze_opt.arrays import FloatArray
+from phaze_opt.scheduling.residency import Residency
+from phaze_opt.scheduling.schedule_problem import HeldInput
+from phaze_opt.scheduling.tiles import TileGraph, TilePrices, Tiling
+from tests.scheduling.residency_problems import random_residency
+
+
+def random_tiled(rng: random.Random, operators: int = 7, tensors: int = 4) -> Residency:
+    """Draw a problem of any shape with at most so many operators and tensors."""
+    whole = random_residency(rng, operators, tensors)
+    graph = whole.graph
+    shared = rng.choice([(2, 4), (2,), (3, 6), (4,)])
+    counts = tuple(rng.choice([shared, shared, shared[:1], ()]) for _ in range(graph.operators))
+    likely = rng.choice([0.5, 1.0, 1.0])
+    through = frozenset(edge for edge in graph.edges if rng.random() < likely)
+    can = [i for i in range(graph.operators) if counts[i]]
+    held = tuple(HeldInput(rng.choice(can), rng.choice([1, 3, 8])) for _ in can[:2])
+    tiles = TileGraph(graph, counts, through, held)
+    levels = rng.randint(1, 2)
+    saved = np.zeros((len(tiles.accesses), levels))
+    hbm = np.array([[rng.choice([0.0, 1.0, 4.0])] * levels for _ in tiles.rows]).reshape(-1, levels)
+    for number, (row, i) in enumerate(tiles.accesses):
+        for level in range(levels):
+            if i < len(graph.tensors):
+                size, again = graph.tensors[i].bytes, rng.choice([1, 1, 2])
+            else:
+                size = held[i - len(graph.tensors)].bytes
+                again = tiles.rows[row].tiles
+            saved[number, level] = size * again
+            hbm[row, level] += size * again
+    shape = hbm.shape
+    draws = [
+        float(whole.other_s[row.operator, 0]) * rng.choice([0.5, 1.0, 1.0, 1.2])
+        for row in tiles.rows
+        for _ in range(levels)
+    ]
+    working = [rng.choice([0, 1, 2, 4]) for _ in range(hbm.size)]
+    prices = TilePrices(
+        np.array(working, dtype=np.int64).reshape(shape), hbm, np.array(draws).reshape(shape), saved
+    )
+    tiling = Tiling(tiles, least_of(whole, tiles, prices), lambda: prices)
+    return replace(whole, tiling=tiling, glb_bytes=rng.randint(4, 20))
+
+
+def least_of(whole: Residency, tiles: TileGraph, prices: TilePrices) -> FloatArray:
+    """Give the least time of operators as if all their tensors were in the buffer."""
+    rate = whole.hbm_bytes_per_s
+    flow = whole.hbm_bytes.copy()
+    np.subtract.at(flow, whole.graph.access_operator, whole.saved_bytes)
+    least = np.maximum(whole.other_s, np.maximum(flow, 0.0) / rate).min(axis=1)
+    flow = prices.hbm_bytes.copy()
+    np.subtract.at(flow, tiles.access_row, prices.saved_bytes)
+    by_row = np.maximum(prices.other_s, np.maximum(flow, 0.0) / rate).min(axis=1)
+    for row, own in enumerate(tiles.rows):
+        least[own.operator] = min(least[own.operator], by_row[row])
+    return np.asarray(least + whole.overhead_s)
