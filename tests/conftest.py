@@ -14,6 +14,7 @@ from hypothesis import settings
 from phaze_opt.compiled import load_all
 from tests.captures import unpack_into
 from tests.migrations import migrations_read_once
+from tests.statements import statements_compiled_once
 
 # Databases and driven processes, for every room that writes studies.
 pytest_plugins = ["tests.databases"]
@@ -38,7 +39,7 @@ gc.disable()
 def pytest_collection_finish() -> None:
     """Search only what tests make from now on, and less often: it takes an eighth of their time."""
     gc.freeze()
-    gc.set_threshold(10_000, 20, 20)
+    gc.set_threshold(50_000, 20, 20)
     gc.enable()
 
 
@@ -68,10 +69,11 @@ def interruptible() -> None:
 def loaded() -> None:
     """Load the compiled loops before the first test, so that no test is slow for that."""
     load_all()
+    gc.freeze()  # they stay, too
 
 
 @pytest.fixture(scope="session", autouse=True)
-def migrations() -> Iterator[None]:
-    """Let Optuna read its migrations once in every test process."""
-    with migrations_read_once():
+def read_and_compiled_once() -> Iterator[None]:
+    """Let Optuna read its migrations, and SQLAlchemy compile statements, once per test process."""
+    with migrations_read_once(), statements_compiled_once():
         yield
