@@ -11,6 +11,7 @@ V = TypeVar("V")
 Class = TypeVar("Class", bound=type[Any])
 
 _HASH = "_hash"
+_EQUAL = "_equal_to"
 
 if TYPE_CHECKING:
     from functools import cached_property as cached_property
@@ -33,10 +34,13 @@ else:
 def hashed_once(cls: Class) -> Class:
     """Let the objects of a frozen dataclass keep their hash, which takes as long as they are deep.
 
-    The hash is not written with an object: those of text differ between processes.
+    An object that was found equal to another one knows that too, so that two of them are compared
+    once, and not whenever a cache is asked for what it has of the other. Neither is written with an
+    object: hashes of text differ between processes.
     """
     kind: Any = cls
     find: Callable[[Any], int] = kind.__hash__
+    compare: Callable[[Any, object], bool] = kind.__eq__
 
     def kept(self: Any) -> int:
         known: int | None = self.__dict__.get(_HASH)
@@ -44,10 +48,21 @@ def hashed_once(cls: Class) -> Class:
             known = self.__dict__[_HASH] = find(self)
         return known
 
-    def state(self: Any) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name != _HASH}
+    def equal(self: Any, other: object) -> bool:
+        if other.__class__ is not self.__class__:
+            return compare(self, other)
+        first = self.__dict__.get(_EQUAL, self)
+        if other.__dict__.get(_EQUAL, other) is first:
+            return True
+        found = compare(self, other)
+        if found:
+            other.__dict__[_EQUAL] = first
+        return found
 
-    kind.__hash__, kind.__getstate__ = kept, state
+    def state(self: Any) -> dict[str, Any]:
+        return {name: own for name, own in self.__dict__.items() if name not in (_HASH, _EQUAL)}
+
+    kind.__hash__, kind.__eq__, kind.__getstate__ = kept, equal, state
     return cls
 
 

@@ -21,24 +21,34 @@ from phaze_opt.workload.cache import CAPTURE_VERSION, CachedVariant, CaptureKey,
 from phaze_opt.workload.graph import SCHEMA_VERSION
 
 PATH = Path(__file__).parent / "data" / "captures.zip"
+LATER = PATH.with_name("later_captures.zip")
+"""What was captured since the archive was written; with it all are put together again."""
 _SAME_TIME = (1980, 1, 1, 0, 0, 0)
 
 
 def stored_captures() -> list[CachedVariant]:
-    """Return all captures of the archive."""
+    """Return all captures of the archives."""
     return [msgspec.json.decode(content, type=CachedVariant) for content in _stored()]
 
 
+def _archives() -> list[Path]:
+    return [path for path in (PATH, LATER) if path.exists()]
+
+
 def _stored() -> list[bytes]:
-    with zipfile.ZipFile(PATH) as archive:
-        return [archive.read(name) for name in sorted(archive.namelist())]
+    found: dict[str, bytes] = {}
+    for path in _archives():
+        with zipfile.ZipFile(path) as archive:
+            found |= {name: archive.read(name) for name in archive.namelist()}
+    return [content for _, content in sorted(found.items())]
 
 
 def unpack_into(cache: Path) -> None:
     """Fill a cache folder, unless another process has made it."""
     own = cache.with_name(f"{cache.name}-{os.getpid()}")
-    with zipfile.ZipFile(PATH) as archive:
-        archive.extractall(own / "workloads")
+    for path in _archives():
+        with zipfile.ZipFile(path) as archive:
+            archive.extractall(own / "workloads")
     try:
         own.rename(cache)
     except OSError:
@@ -61,7 +71,7 @@ def main(folders: list[str]) -> None:
     """Write the archive."""
     from phaze_opt.workload.zoo import capture_key
 
-    kept = _stored() if PATH.exists() else []
+    kept = _stored()
     found = [
         path.read_bytes() for folder in folders for path in Path(folder, "workloads").glob("*.json")
     ]
@@ -73,6 +83,7 @@ def main(folders: list[str]) -> None:
             entry.compress_type = zipfile.ZIP_DEFLATED
             archive.writestr(entry, to_json(capture_key(key)), compresslevel=9)
     unfinished.replace(PATH)
+    LATER.unlink(missing_ok=True)
     print(f"Wrote {len(keys)} captures.")
 
 

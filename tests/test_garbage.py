@@ -1,9 +1,14 @@
 import gc
-from collections.abc import Iterator
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from phaze_opt.garbage import KeptSoFar, collected_later
+
+ROOT = Path(__file__).parents[1]
 
 
 def test_the_collector_waits_and_goes_on() -> None:
@@ -17,18 +22,7 @@ def test_the_collector_waits_and_goes_on() -> None:
     assert gc.isenabled()
 
 
-@pytest.fixture
-def nothing_is_kept() -> Iterator[None]:
-    """Give what others keep out of the collector back to it for a while."""
-    kept = gc.get_freeze_count()
-    gc.unfreeze()
-    yield
-    if kept:
-        gc.freeze()
-
-
-@pytest.mark.usefixtures("nothing_is_kept")
-def test_what_is_held_is_left_alone_for_a_while() -> None:
+def left_alone_for_a_while() -> None:
     """From the moment that is said until the end, also inside another such block."""
     assert gc.get_freeze_count() == 0
     with KeptSoFar():
@@ -46,11 +40,17 @@ def test_what_is_held_is_left_alone_for_a_while() -> None:
     assert gc.get_freeze_count() == 0
 
 
-@pytest.mark.usefixtures("nothing_is_kept")
-def test_what_others_keep_stays_so() -> None:
+def what_others_keep_stays_so() -> None:
     """Whoever froze it gives it back."""
     gc.freeze()
     with KeptSoFar() as kept:
         kept.begin()
     assert gc.get_freeze_count() > 0
     gc.unfreeze()
+
+
+@pytest.mark.parametrize("law", [left_alone_for_a_while, what_others_keep_stays_so])
+def test_what_is_held(law: Callable[[], None]) -> None:
+    """In a process of its own: all objects of this one would be looked at again and again."""
+    program = f"from tests.test_garbage import {law.__name__} as law; law()"
+    subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=True)

@@ -111,6 +111,32 @@ def test_an_object_is_hashed_once() -> None:
     assert (again, vars(again).keys()) == (one, {"part", "number"})
 
 
+def test_equal_objects_are_compared_once() -> None:
+    """Also those that are equal to a third one; others, and those of other classes, are not."""
+    compared: list[int] = []
+
+    @dataclass(frozen=True)
+    class Deep:
+        def __eq__(self, other: object) -> bool:
+            compared.append(1)
+            return True
+
+    @hashed_once
+    @dataclass(frozen=True)
+    class Holder:
+        part: Deep
+        number: int = 0
+
+    one, two, three = (Holder(Deep()) for _ in range(3))
+    assert one == two and two == three and len(compared) == 2
+    assert two == one and three == one and one == three and two == two and len(compared) == 2
+    changed = replace(two, number=1)
+    assert changed != two and two != changed and changed != one
+    stranger: object = Whole(Part("a"))
+    assert one != stranger and one.__eq__(stranger) is NotImplemented
+    assert vars(pickle.loads(pickle.dumps(Whole(Part("a"))))).keys() == {"part", "number"}
+
+
 @deferrable("parts")
 @dataclass(frozen=True)
 class Report:

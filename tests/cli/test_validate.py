@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
+from phaze_opt.validation import registry
 from tests.cli.conftest import Phaze
 
 KEYS = {
@@ -14,6 +19,14 @@ ROW_KEYS = {
     *("case", "measured", "predicted", "error", "assumed", "trust", "source", "independent"),
     *("repeats", "parts_s", "bound", "factor_by_part", "predicted_range", "closest"),
 }
+
+
+@pytest.fixture(scope="module", autouse=True)
+def predicted_once() -> Iterator[None]:
+    """Predict the rows of a group once: commands show the same tables in several ways."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(registry, "validate", functools.cache(registry.validate))
+        yield
 
 
 def test_measured_rows_are_shown(phaze: Phaze) -> None:
@@ -56,9 +69,7 @@ def test_rows_left_out_are_listed_with_the_reason(phaze: Phaze) -> None:
 
 def test_a_group_without_tables_is_empty(phaze: Phaze) -> None:
     """It prints an empty list, and has nothing to plot."""
-    from phaze_opt.validation.registry import GROUPS, PREDICTORS
-
-    for group in (name for name in GROUPS if not PREDICTORS[name]):
+    for group in (name for name in registry.GROUPS if not registry.PREDICTORS[name]):
         assert phaze("validate", group, "--json").json == []
         assert phaze("validate", group, "--plot", "plot.html").code == 2
 

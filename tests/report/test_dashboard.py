@@ -35,6 +35,9 @@ from tests.study.fakes import toy_evaluator
 
 Ask = Callable[..., tuple[int, Any]]
 
+POLL_S = 0.02
+"""How long the end of a server waits until the server has seen it."""
+
 
 @pytest.fixture(scope="module")
 def study(tmp_path_factory: pytest.TempPathFactory) -> Study:
@@ -47,7 +50,7 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Study:
 def serve(study: Study, *, read_only: bool) -> Iterator[Ask]:
     """Serve a study, and yield what asks the server."""
     server = make_server(study.storage, "127.0.0.1", 0, read_only=read_only, first=study.name)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    threading.Thread(target=server.serve_forever, args=(POLL_S,), daemon=True).start()
 
     def ask(
         path: str,
@@ -74,13 +77,13 @@ def serve(study: Study, *, read_only: bool) -> Iterator[Ask]:
     server.server_close()
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def ask(study: Study) -> Iterator[Ask]:
     """Return what asks a dashboard that may be written."""
     yield from serve(study, read_only=False)
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def ask_read_only(study: Study) -> Iterator[Ask]:
     """Return what asks a dashboard that may only be read."""
     yield from serve(study, read_only=True)
@@ -393,7 +396,7 @@ def test_files_for_whoever_names_no_encodings(ask: Ask, study: Study, path: str)
     """Browsers always do, other programs need not."""
     assert ask(path)[0] == 200
     server = make_server(study.storage, "127.0.0.1", 0)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    threading.Thread(target=server.serve_forever, args=(POLL_S,), daemon=True).start()
     connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=20)
     connection.putrequest("GET", path, skip_accept_encoding=True)
     connection.endheaders()

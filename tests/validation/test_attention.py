@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import pytest
 
 from phaze_opt.errors import InputError
@@ -11,7 +13,11 @@ from phaze_opt.validation.attention import measured_attention, validate_attentio
 from phaze_opt.validation.attention_training import validate_training_attention
 from phaze_opt.validation.measured import ValidationTable
 
-TABLES = {table.accelerator: table for table in validate_attention()}
+
+@cache
+def tables() -> dict[str, ValidationTable]:
+    """Return the forwards of every chip, by its name."""
+    return {table.accelerator: table for table in validate_attention()}
 
 
 @pytest.mark.parametrize(
@@ -20,7 +26,7 @@ TABLES = {table.accelerator: table for table in validate_attention()}
 )
 def test_forwards_are_within_a_few_percent(name: str, rows: int, most: float) -> None:
     """Mean absolute error, and a mean error within 3 %."""
-    table = TABLES[name]
+    table = tables()[name]
     assert len(table.rows) == rows
     assert table.mean_absolute_error <= most
     assert abs(bias(table)) <= 0.03
@@ -34,7 +40,7 @@ def bias(table: ValidationTable) -> float:
 def test_a_table_says_what_a_call_holds_beside_its_kernel() -> None:
     """The constant per call and the traffic of the kernels before are stated, and in the time."""
     for table in measured_attention():
-        shown = TABLES[table.accelerator]
+        shown = tables()[table.accelerator]
         assert shown.call_overhead_s == table.call_overhead_s > 0.0
         assert shown.source.endswith(".parquet")
         for row in shown.rows:
@@ -55,10 +61,13 @@ def test_every_chip_has_a_default_kernel_and_others_by_name() -> None:
         with_kernel(preset, "fa33")
 
 
-TRAINING = {
-    (table.accelerator, table.name.removeprefix("attention ")): table
-    for table in validate_training_attention()
-}
+@cache
+def training() -> dict[tuple[str, str], ValidationTable]:
+    """Return both directions of every chip and kernel."""
+    return {
+        (table.accelerator, table.name.removeprefix("attention ")): table
+        for table in validate_training_attention()
+    }
 
 
 @pytest.mark.parametrize("direction", ["forward", "backward"])
@@ -76,8 +85,8 @@ def test_kernels_that_train_are_right_both_ways(
     name: str, kernel: str, most: float, direction: str
 ) -> None:
     """From 4,096 tokens, full and causal; the errors of forward and backward do not cancel."""
-    table = TRAINING[name, f"{kernel}, {direction}"]
+    table = training()[name, f"{kernel}, {direction}"]
     assert table.mean_absolute_error <= most
     assert abs(table.bias) <= 0.05
-    if (name, f"{kernel}, {direction}, windows") in TRAINING and name == "h200":
-        assert TRAINING[name, f"{kernel}, {direction}, windows"].mean_absolute_error <= 0.15
+    if (name, f"{kernel}, {direction}, windows") in training() and name == "h200":
+        assert training()[name, f"{kernel}, {direction}, windows"].mean_absolute_error <= 0.15

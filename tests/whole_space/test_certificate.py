@@ -28,18 +28,6 @@ TOP = 3
 
 
 @pytest.fixture(scope="module")
-def studies(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Study]:
-    """Return a study of every case."""
-    folder = tmp_path_factory.mktemp("certificates")
-    return {
-        name: create_study(
-            StudySpec(**({"name": name} | RUN | case)), f"sqlite:///{folder / name}.db"
-        )
-        for name, case in CASES.items()
-    }
-
-
-@pytest.fixture(scope="module")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Study:
     """Return a study of a model that is evaluated in milliseconds."""
     space = Space("tpuv4-lanes", num_tc=[2, 4], pe_x=[64, 128], hbm_gib=[16, 32], microbatch=(1, 2))
@@ -55,11 +43,12 @@ def made(tiny: Study) -> Certificate:
 
 @pytest.mark.parametrize("name", ["today", "several"])
 def test_what_is_written_verifies(
-    name: str, studies: dict[str, Study], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """From the file alone."""
     monkeypatch.setattr(verifying, "SAMPLE", 5)
-    study = studies[name]
+    spec = StudySpec(**({"name": name} | RUN | CASES[name]))
+    study = create_study(spec, f"sqlite:///{tmp_path / 'a.db'}")
     enumeration = enumerate_study(study, top=TOP)
     certificate = certificate_of(study, enumeration, TOP)
     write_certificate(tmp_path / "a.json", certificate)

@@ -112,7 +112,7 @@ def children() -> Iterator[int]:
 class Cluster:
     """Processes of a dask cluster on this machine: a scheduler and its workers."""
 
-    def __init__(self, folder: Path, workers: int = 4) -> None:
+    def __init__(self, folder: Path, workers: int = 2) -> None:
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             self.port = free.getsockname()[1]

@@ -23,7 +23,7 @@ from phaze_opt.spec.space import Space
 from phaze_opt.spec.study_spec import StudySpec
 from phaze_opt.study.study import create_study
 from phaze_opt.whole_space.engine import Engine
-from phaze_opt.whole_space.enumerating import enumerate_study
+from phaze_opt.whole_space.enumerating import search_space
 from phaze_opt.whole_space.scalar_bounds import ScalarBounds
 from phaze_opt.whole_space.scalar_operators import chip_times, no_extra_bytes
 from phaze_opt.whole_space.scalar_products import TensorCores, blocked_bytes, product_work
@@ -39,8 +39,8 @@ def engine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     name = request.param
     url = f"sqlite:///{tmp_path_factory.mktemp('plain') / 'a.db'}"
     study = create_study(StudySpec(**({"name": name} | RUN | CASES[name])), url)
-    enumerate_study(study, top=1)  # evaluates the reference of several workloads
-    return engine_of(study)
+    # Evaluates the reference of several workloads.
+    return search_space(study, lambda engine, pool, stopped: engine, workers=1)
 
 
 def designs(engine: Engine, option: int, row: int) -> Iterator[Design]:

@@ -3,17 +3,33 @@
 from __future__ import annotations
 
 import functools
+from unittest.mock import patch
 
+from phaze_opt.workload.capture import transformer
+from phaze_opt.workload.capture.assembly import DistinctLayer
 from phaze_opt.workload.capture.tensor_parallel import TensorGroup
-from phaze_opt.workload.capture.transformer import _capture, _parts
+from phaze_opt.workload.capture.transformer import _assembly, _capture, capture_transformer
 from phaze_opt.workload.config import TransformerConfig
-from phaze_opt.workload.graph import Layer
+from phaze_opt.workload.graph import Layer, WorkloadVariant
 
 
 @functools.cache
 def captured_blocks(
-    config: TransformerConfig, tensor_degree: int = 1, *, split: bool = False
+    config: TransformerConfig, tensor_degree: int = 1, *, split: bool = False, samples: int = 2
 ) -> dict[str, Layer]:
-    """Return the distinct blocks by name, for two samples."""
-    parts = _parts(config, TensorGroup(tensor_degree, split and tensor_degree > 1), 2)
+    """Return the distinct blocks by name."""
+    group = TensorGroup(tensor_degree, split and tensor_degree > 1)
+    parts = _assembly(config, group, samples).parts
     return {name: _capture(name, part, config) for name, part in parts.items() if "block" in name}
+
+
+@functools.cache
+def captured_whole(config: TransformerConfig) -> WorkloadVariant:
+    """Return the whole model on one device, for two samples, with `captured_blocks` in it."""
+    blocks = captured_blocks(config)
+
+    def ends(name: str, part: DistinctLayer, config: TransformerConfig) -> Layer:
+        return blocks[name] if name in blocks else _capture(name, part, config)
+
+    with patch.object(transformer, "_capture", ends):
+        return capture_transformer(config, tensor_parallel=1, microbatch=2, sequence_parallel=False)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -11,16 +10,17 @@ import pytest
 
 import phaze_opt as po
 from phaze_opt.errors import InputError
-from phaze_opt.workload.capture.transformer import capture_transformer, count_parameters
+from phaze_opt.workload.capture.transformer import count_parameters
 from phaze_opt.workload.compressed_attention import CompressedAttention
 from phaze_opt.workload.config import LLAMA, TransformerConfig
 from phaze_opt.workload.experts import Experts
-from phaze_opt.workload.graph import Layer, Operator, WorkloadVariant
+from phaze_opt.workload.graph import Layer, Operator
 from phaze_opt.workload.recompute_parts import with_parts_run_again
 from phaze_opt.workload.sparse_attention import Indexer
 from phaze_opt.workload.summary import collective_bytes
 from phaze_opt.workload.workload_file import read_workload, write_workload
 from phaze_opt.workload.zoo import load_workload, model_config
+from tests.workload.blocks import captured_blocks, captured_whole
 from tests.workload.test_huggingface import _write
 
 TOKENS, HIDDEN, HEADS, SIZE, RANK, STREAMS = 64, 32, 4, 16, 24, 3
@@ -32,15 +32,8 @@ CONFIG = TransformerConfig(
 )  # fmt: skip
 
 
-@cache
-def _capture(config: TransformerConfig, degree: int = 1, *, split: bool = False) -> WorkloadVariant:
-    return capture_transformer(
-        config, tensor_parallel=degree, microbatch=2, sequence_parallel=split
-    )
-
-
-def _blocks(config: TransformerConfig = CONFIG, *degree: Any, **split: Any) -> dict[str, Layer]:
-    return {layer.name: layer for layer in _capture(config, *degree, **split).layers}
+def _layers(config: TransformerConfig = CONFIG) -> dict[str, Layer]:
+    return {layer.name: layer for layer in captured_whole(config).layers}
 
 
 RATIO = {"window_block": 0, "sparse_block": 4, "compressed_block_16": 16}
@@ -64,7 +57,7 @@ def _linear(ratio: int) -> tuple[int, int]:
 @pytest.mark.parametrize("name", RATIO)
 def test_flops_are_the_closed_form(name: str) -> None:
     """The latest tokens and the entries that a query sees, an indexer's scores, linear layers."""
-    ratio, block = RATIO[name], _blocks()[name]
+    ratio, block = RATIO[name], _layers()[name]
     entries = TOKENS // ratio if ratio else 0
     chosen = min(SHAPE.indexer.top_k, entries)
     seen = SHAPE.window + (chosen if ratio == 4 else entries)
@@ -81,12 +74,12 @@ def test_flops_are_the_closed_form(name: str) -> None:
 def test_parameters_are_those_of_the_layers() -> None:
     """The total is that of the captured layers; a prediction layer has a block without entries."""
     for config in (CONFIG, replace(CONFIG, prediction_layers=1)):
-        variant = _capture(config)
+        variant = captured_whole(config)
         layers = [variant.layers[index] for _, index in variant.nodes]
         tied = [layer.tied_parameters for layer in layers]
         total = sum(layer.parameters for layer in layers) - sum(tied) + max(tied)
         assert total == count_parameters(config)
-    window = _blocks()["window_block"].parameters
+    window = _layers()["window_block"].parameters
     more = count_parameters(config) - count_parameters(CONFIG)
     join = 2 * HIDDEN**2 + 3 * HIDDEN + STREAMS * (STREAMS * HIDDEN + 1) + 1
     assert more == window + join
@@ -95,7 +88,7 @@ def test_parameters_are_those_of_the_layers() -> None:
 @pytest.mark.parametrize("split", [False, True])
 def test_shards_add_up(split: bool) -> None:
     """Shares of the FLOPs are the model's once; streams and entries are whole on every device."""
-    whole, shard = _blocks(), _blocks(CONFIG, 2, split=split)
+    whole, shard = captured_blocks(CONFIG), captured_blocks(CONFIG, 2, split=split)
     assert whole.keys() == shard.keys()
     for name in RATIO:
         ours, theirs = shard[name], whole[name]
@@ -111,11 +104,11 @@ def test_shards_add_up(split: bool) -> None:
 
 def test_blocks_hand_over_all_streams() -> None:
     """Embedding and blocks give every stream; the head makes one of them."""
-    layers = _blocks()
+    layers = _layers()
     stream = 2 * 2 * TOKENS * HIDDEN
     for name in ("embedding", *RATIO):
         assert layers[name].output_bytes == STREAMS * stream
-    assert _blocks(replace(CONFIG, prediction_layers=1))["prediction_layer"].output_bytes == stream
+    assert _layers(replace(CONFIG, prediction_layers=1))["prediction_layer"].output_bytes == stream
 
 
 def test_deepseek_v4_flash_has_those_of_its_release(tmp_path: Path) -> None:
@@ -193,7 +186,7 @@ def test_up_projections_are_those_of_queries_and_keys() -> None:
     """What gives entries, and what the indexer reads, does not run again with them."""
     names = {
         name: [each.id for each in _again(layer, "mla_up_proj") if each.gemms]
-        for name, layer in _blocks().items()
+        for name, layer in _layers().items()
         if name in RATIO
     }
     assert names == {name: ["mm_1", "mm_2"] for name in RATIO}
@@ -201,7 +194,7 @@ def test_up_projections_are_those_of_queries_and_keys() -> None:
 
 def _again(layer: Layer, part: str) -> list[Operator]:
     """Return the operators of a part of a layer that run again."""
-    variant = replace(_capture(CONFIG), layers=(layer,), nodes=((layer.name, 0),), edges=())
+    variant = replace(captured_whole(CONFIG), layers=(layer,), nodes=((layer.name, 0),), edges=())
     training = po.Training(8, recompute="selective", recompute_parts=part)
     (changed,) = with_parts_run_again([variant], training)
     return list(changed.layers[0].selective_recompute.operators)

@@ -1,6 +1,5 @@
 """Diffusion transformers of image and text tokens: Stable Diffusion 3 and FLUX.1 in small."""
 
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -8,11 +7,12 @@ import pytest
 
 import phaze_opt as po
 from phaze_opt.errors import InputError
-from phaze_opt.workload.capture.transformer import capture_transformer, count_parameters
+from phaze_opt.workload.capture.transformer import count_parameters
 from phaze_opt.workload.config import TransformerConfig
 from phaze_opt.workload.diffusion import Diffusion
 from phaze_opt.workload.graph import Layer, WorkloadVariant
 from phaze_opt.workload.zoo import load_workload, model_config
+from tests.workload.blocks import captured_blocks, captured_whole
 from tests.workload.test_huggingface import _write
 
 SD3: dict[str, Any] = {
@@ -25,7 +25,7 @@ FLUX: dict[str, Any] = {
     **{"num_attention_heads": 4, "attention_head_dim": 16, "guidance_embeds": True},
     **{"joint_attention_dim": 24, "pooled_projection_dim": 20},
 }
-HIDDEN, SAMPLES = 64, 2
+HIDDEN, SAMPLES = 64, 2  # as of captured blocks
 IMAGE = {"sd3": 64, "flux": 4096}
 TEXT = {"sd3": 333, "flux": 512}
 kinds = pytest.mark.parametrize("kind", ["sd3", "flux"])
@@ -35,15 +35,6 @@ kinds = pytest.mark.parametrize("kind", ["sd3", "flux"])
 def model(kind: str, tmp_path: Path) -> str:
     """Return the path of a small configuration."""
     return _write(tmp_path, **{"sd3": SD3, "flux": FLUX}[kind])
-
-
-@cache
-def _capture(
-    config: TransformerConfig, tensor_degree: int = 1, *, split: bool = False
-) -> WorkloadVariant:
-    return capture_transformer(
-        config, tensor_parallel=tensor_degree, microbatch=SAMPLES, sequence_parallel=split
-    )
 
 
 def _layers(variant: WorkloadVariant) -> dict[str, Layer]:
@@ -70,7 +61,7 @@ def test_flops_are_the_closed_form(kind: str, model: str) -> None:
     else:
         forward["join"] = 0
         forward["single_block"] = 2 * tokens * 12 * square + 2 * 3 * square + core
-    layers = _layers(_capture(model_config(model)))
+    layers = _layers(captured_whole(model_config(model)))
     assert {name: layer.forward.flops for name, layer in layers.items()} == {
         name: SAMPLES * flops for name, flops in forward.items()
     }
@@ -85,7 +76,7 @@ def test_shards_add_up(kind: str, model: str, split: bool) -> None:
         with pytest.raises(InputError, match="333 tokens of text are not a multiple of 4"):
             load_workload(model, tensor_parallel=(degree,), sequence_parallel=True)
         return
-    whole, shard = _layers(_capture(config)), _layers(_capture(config, degree, split=split))
+    whole, shard = captured_blocks(config), captured_blocks(config, degree, split=split)
     streams = {"block": 2, "last_block": 2, "single_block": 1}
     vectors = {"block": 12, "last_block": 8, "single_block": 3}
     # Biases behind a sum, of attention and feed-forward network of each stream.
@@ -106,14 +97,14 @@ def test_shards_add_up(kind: str, model: str, split: bool) -> None:
 @kinds
 def test_parameters_are_those_of_the_layers(kind: str, model: str) -> None:
     """The total is that of the captured layers."""
-    variant = _capture(model_config(model))
+    variant = captured_whole(model_config(model))
     total = sum(variant.layers[index].parameters for _, index in variant.nodes)
     assert total == count_parameters(model_config(model))
 
 
 def test_the_vector_skips_to_every_block(tmp_path: Path) -> None:
     """Both streams go along the chain; the image alone leaves the last block of two."""
-    variant = _capture(model_config(_write(tmp_path, **SD3)))
+    variant = captured_whole(model_config(_write(tmp_path, **SD3)))
     names = variant.names
     vector, x, text = (2 * SAMPLES * count * HIDDEN for count in (1, 64, 333))
     assert {(names[a], names[b]): size for a, b, size in variant.edges} == {
@@ -130,7 +121,7 @@ def test_the_vector_skips_to_every_block(tmp_path: Path) -> None:
 
 def test_a_joint_stream_follows_two(tmp_path: Path) -> None:
     """FLUX.1 joins the streams, and the head reads the image in front of the joint one."""
-    variant = _capture(model_config(_write(tmp_path, **FLUX)))
+    variant = captured_whole(model_config(_write(tmp_path, **FLUX)))
     names = variant.names
     assert names == (
         *("condition", "embedding", "block.0", "block.1"),

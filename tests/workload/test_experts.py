@@ -1,6 +1,5 @@
 """Laws of mixtures of experts: every family in small, and shapes of any size."""
 
-import functools
 import json
 from collections import Counter
 from dataclasses import replace
@@ -13,7 +12,7 @@ from hypothesis import strategies as st
 from msgspec import UNSET
 
 from phaze_opt.errors import InputError
-from phaze_opt.workload.capture.transformer import capture_transformer, count_parameters
+from phaze_opt.workload.capture.transformer import count_parameters
 from phaze_opt.workload.config import LLAMA, TransformerConfig
 from phaze_opt.workload.experts import (
     TILE_ROWS,
@@ -24,13 +23,13 @@ from phaze_opt.workload.experts import (
     surplus_flops,
 )
 from phaze_opt.workload.fusion import fuse
-from phaze_opt.workload.graph import Gemm, Layer, OperatorGraph, WorkloadVariant
+from phaze_opt.workload.graph import Gemm, Layer, OperatorGraph
 from phaze_opt.workload.huggingface import read_huggingface_config
 from phaze_opt.workload.huggingface_deepseek import DEEPSEEK_FAMILIES
 from phaze_opt.workload.huggingface_experts import EXPERT_FAMILIES
 from phaze_opt.workload.workload_file import read_workload, write_workload
 from phaze_opt.workload.zoo import load_workload, model_config
-from tests.workload.blocks import captured_blocks
+from tests.workload.blocks import captured_blocks, captured_whole
 
 KNOWN_PARAMETERS = {
     # All, and those that work on a token. As released, without extra prediction layers and the
@@ -104,15 +103,6 @@ def config(family: str, tmp_path: Path) -> TransformerConfig:
     return read_huggingface_config(path)
 
 
-@functools.cache
-def _capture(
-    config: TransformerConfig, tensor_degree: int = 1, *, split: bool = False
-) -> WorkloadVariant:
-    return capture_transformer(
-        config, tensor_parallel=tensor_degree, microbatch=2, sequence_parallel=split
-    )
-
-
 def _block(config: TransformerConfig, tensor_degree: int = 1) -> Layer:
     return captured_blocks(config, tensor_degree)["block"]
 
@@ -163,7 +153,7 @@ def test_flops_are_the_closed_form(config: TransformerConfig) -> None:
 @families
 def test_parameters_are_those_of_the_layers(config: TransformerConfig) -> None:
     """The total is that of the layers; the chosen share of the routed ones is active."""
-    variant, experts = _capture(config), config.experts
+    variant, experts = captured_whole(config), config.experts
     assert experts
     layers = [variant.layers[index] for _, index in variant.nodes]
     tied = [layer.tied_parameters for layer in layers]

@@ -1,6 +1,5 @@
 """Laws of every family of Hugging Face configurations, in small."""
 
-import functools
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +14,7 @@ from phaze_opt.workload.graph import AttentionScores, Layer, WorkloadVariant
 from phaze_opt.workload.huggingface import read_huggingface_config
 from phaze_opt.workload.summary import collective_bytes
 from phaze_opt.workload.zoo import load_workload
-from tests.workload.blocks import captured_blocks
+from tests.workload.blocks import captured_blocks, captured_whole
 
 TOKENS = 32
 _STREAM: dict[str, Any] = {"hidden_size": 64, "num_attention_heads": 8, "intermediate_size": 128}
@@ -66,11 +65,6 @@ def config(family: str, tmp_path: Path) -> TransformerConfig:
     path = tmp_path / "config.json"
     path.write_text(json.dumps({"model_type": family, **SMALL[family]}))
     return read_huggingface_config(path)
-
-
-@functools.cache
-def _capture(config: TransformerConfig) -> WorkloadVariant:
-    return capture_transformer(config, tensor_parallel=1, microbatch=2, sequence_parallel=False)
 
 
 def _blocks(variant: WorkloadVariant) -> dict[str, Layer]:
@@ -130,7 +124,7 @@ def test_shards_add_up(config: TransformerConfig) -> None:
 @families
 def test_parameters_are_those_of_the_layers(config: TransformerConfig) -> None:
     """The total is that of the captured layers, with the word embedding once."""
-    variant = _capture(config)
+    variant = captured_whole(config)
     layers = [variant.layers[index] for _, index in variant.nodes]
     tied = [layer.tied_parameters for layer in layers]
     total = sum(layer.parameters for layer in layers) - sum(tied) + max(tied)
@@ -156,7 +150,7 @@ def test_a_window_makes_a_layer_of_its_own() -> None:
         layers=4, hidden=32, heads=4, sequence=16, vocabulary=50, windows=(8, 0, 8, 16),
         attention="flash",
     )  # fmt: skip
-    variant = _capture(config)
+    variant = captured_whole(config)
     assert [layer.name for layer in variant.layers] == [
         "embedding",
         "window_block",
@@ -181,7 +175,7 @@ def test_layers_without_rotation_are_layers_of_their_own() -> None:
     config = TransformerConfig(
         layers=4, hidden=32, heads=4, sequence=16, vocabulary=50, unrotated_layers=(1, 3), **LLAMA
     )
-    variant = _capture(config)
+    variant = captured_whole(config)
     names = [variant.layers[index].name for _, index in variant.nodes]
     assert names == ["embedding", *["block", "unrotated_block"] * 2, "head"]
     rotated, unrotated = variant.layers[1:3]
@@ -251,7 +245,7 @@ def test_every_block_of_a_decoder_reads_the_encoder() -> None:
         layers=2, encoder_layers=2, hidden=32, heads=4, sequence=8, vocabulary=50, norm="rms_norm",
         positions="relative", relative_buckets=4, bias=False,
     )  # fmt: skip
-    variant = _capture(config)
+    variant = captured_whole(config)
     names = [name for name, _ in variant.nodes]
     stream, bias = 2 * 2 * 8 * 32, 2 * 4 * 8 * 8
     edges = {(names[a], names[b]): size for a, b, size in variant.edges}
@@ -276,8 +270,8 @@ def test_soft_caps_are_vector_work_and_stash() -> None:
         attention_dropout=0.0,
     )  # fmt: skip
     capped = replace(plain, attention_softcap=50.0, logit_softcap=30.0)
-    _, block, head = _capture(plain).layers
-    _, capped_block, capped_head = _capture(capped).layers
+    _, block, head = captured_whole(plain).layers
+    _, capped_block, capped_head = captured_whole(capped).layers
     for before, after in (
         (block.forward, capped_block.forward),
         (block.backward, capped_block.backward),

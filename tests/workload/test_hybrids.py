@@ -1,6 +1,5 @@
 """Laws of state-space mixers, delta nets and hybrids: families in small, shapes of any size."""
 
-import functools
 import json
 from pathlib import Path
 from typing import Any
@@ -12,14 +11,14 @@ from hypothesis import strategies as st
 from torch.utils.flop_counter import FlopCounterMode
 
 from phaze_opt.errors import InputError
-from phaze_opt.workload.capture.transformer import capture_transformer, count_parameters
+from phaze_opt.workload.capture.transformer import count_parameters
 from phaze_opt.workload.config import LLAMA, TransformerConfig
 from phaze_opt.workload.graph import Layer, WorkloadVariant
 from phaze_opt.workload.huggingface import read_huggingface_config
 from phaze_opt.workload.huggingface_hybrids import HYBRID_FAMILIES
 from phaze_opt.workload.recurrences import DeltaNet, DeltaShape, ScanShape, StateSpace
 from phaze_opt.workload.zoo import load_workload, model_config
-from tests.workload.blocks import captured_blocks
+from tests.workload.blocks import captured_blocks, captured_whole
 
 KNOWN_PARAMETERS = {
     # All, and those that work on a token. As released, without extra prediction layers and the
@@ -97,15 +96,6 @@ def _read(tmp_path: Path, family: str, keys: dict[str, Any]) -> TransformerConfi
 def config(family: str, tmp_path: Path) -> TransformerConfig:
     """Return the small configuration of a family."""
     return _read(tmp_path, family, SMALL[family])
-
-
-@functools.cache
-def _capture(
-    config: TransformerConfig, tensor_degree: int = 1, *, split: bool = False
-) -> WorkloadVariant:
-    return capture_transformer(
-        config, tensor_parallel=tensor_degree, microbatch=2, sequence_parallel=split
-    )
 
 
 def _blocks(variant: WorkloadVariant) -> dict[str, Layer]:
@@ -259,9 +249,9 @@ def _core_flops(config: TransformerConfig, sublayer: str) -> int:
 @families
 def test_flops_are_the_closed_form(config: TransformerConfig) -> None:
     """Every sub-layer of a block counts; a backward has twice as many but for attention."""
-    blocks = _blocks(_capture(config))
-    for sublayers, (_, kind) in zip(config.blocks, _capture(config).nodes[1:-1], strict=True):
-        block = blocks[_capture(config).layers[kind].name]
+    blocks = _blocks(captured_whole(config))
+    for sublayers, (_, kind) in zip(config.blocks, captured_whole(config).nodes[1:-1], strict=True):
+        block = blocks[captured_whole(config).layers[kind].name]
         expected = sum(
             4 * config.sequence * _linear_weights(config, each) + _core_flops(config, each)
             for each in sublayers
@@ -274,7 +264,7 @@ def test_flops_are_the_closed_form(config: TransformerConfig) -> None:
 @families
 def test_parameters_are_those_of_the_layers(config: TransformerConfig) -> None:
     """The total is that of all layers; the chosen share of the routed experts is active."""
-    variant = _capture(config)
+    variant = captured_whole(config)
     pairs = list(zip(variant.counts, variant.layers, strict=True))
     tied = max(layer.tied_parameters for layer in variant.layers)
     own = sum(count * (layer.parameters - layer.tied_parameters) for count, layer in pairs)
@@ -302,9 +292,10 @@ def _replicated(config: TransformerConfig, sublayers: str) -> int:
 def test_shards_add_up(config: TransformerConfig, split: bool) -> None:
     """Shards hold all parameters, replicated ones once each, and share products and scans out."""
     degree = 4
-    whole, shard = _capture(config), _capture(config, degree, split=split)
+    whole, shards = captured_whole(config), captured_blocks(config, degree, split=split)
     for sublayers, (_, kind) in zip(config.blocks, whole.nodes[1:-1], strict=True):
-        one, many = whole.layers[kind], shard.layers[kind]
+        one = whole.layers[kind]
+        many = shards[one.name]
         held = _replicated(config, sublayers)
         assert degree * many.parameters == one.parameters + (degree - 1) * held, sublayers
         assert degree * many.forward.flops == one.forward.flops, sublayers

@@ -11,6 +11,7 @@ from phaze_opt.workload.capture.transformer import capture_transformer
 from phaze_opt.workload.config import TransformerConfig
 from phaze_opt.workload.graph import Layer
 from phaze_opt.workload.zoo import model_config
+from tests.workload.blocks import captured_blocks
 
 LLAMA = model_config("llama3-8b")
 GPT = replace(model_config("gpt2-xl"), attention="flash", dropout=0.0, attention_dropout=0.0)
@@ -21,10 +22,7 @@ def _block(
     config: TransformerConfig, tensor_degree: int = 1, *, split_sequence: bool = False
 ) -> Layer:
     """Capture a block at microbatch 1."""
-    variant = capture_transformer(
-        config, tensor_parallel=tensor_degree, microbatch=1, sequence_parallel=split_sequence
-    )
-    return variant.layers[1]
+    return captured_blocks(config, tensor_degree, split=split_sequence, samples=1)["block"]
 
 
 @pytest.mark.parametrize("config", [LLAMA, GPT])

@@ -26,6 +26,7 @@ from phaze_opt.workload.workload_file import read_workload, write_workload
 from phaze_opt.workload.zoo import load_workload, model_config
 from tests.estimator.test_least_seconds import CLUSTER
 from tests.strategies import any_accelerators
+from tests.workload.blocks import captured_blocks
 from tests.workload.test_huggingface import _write
 
 BASE = (
@@ -45,9 +46,7 @@ def _capture(
 
 
 def _block(config: TransformerConfig, tensor_degree: int = 1, *, split: bool = False) -> Layer:
-    variant = _capture(config, tensor_degree, split=split)
-    (block,) = (layer for layer in variant.layers if layer.name == "block")
-    return block
+    return captured_blocks(config, tensor_degree, split=split)["block"]
 
 
 def _kernel(graph: OperatorGraph, name: str) -> Operator:

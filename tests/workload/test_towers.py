@@ -1,6 +1,5 @@
 """Models of two stacks: speech that text attends to, images beside text."""
 
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -8,11 +7,12 @@ import pytest
 
 import phaze_opt as po
 from phaze_opt.errors import InputError
-from phaze_opt.workload.capture.transformer import capture_transformer, count_parameters
+from phaze_opt.workload.capture.transformer import count_parameters
 from phaze_opt.workload.config import LLAMA, TransformerConfig
 from phaze_opt.workload.graph import Layer, WorkloadVariant
 from phaze_opt.workload.summary import collective_bytes
 from phaze_opt.workload.zoo import load_workload, model_config
+from tests.workload.blocks import captured_blocks, captured_whole
 from tests.workload.test_huggingface import _write
 
 SPEECH: dict[str, Any] = {
@@ -47,15 +47,6 @@ models = pytest.mark.parametrize(
 def model(fields: dict[str, Any], tmp_path: Path) -> str:
     """Return the path of a small configuration."""
     return _write(tmp_path, **fields)
-
-
-@cache
-def _capture(
-    config: TransformerConfig, tensor_degree: int = 1, *, split: bool = False
-) -> WorkloadVariant:
-    return capture_transformer(
-        config, tensor_parallel=tensor_degree, microbatch=SAMPLES, sequence_parallel=split
-    )
 
 
 def _layers(variant: WorkloadVariant) -> dict[str, Layer]:
@@ -95,7 +86,7 @@ def test_speech_flops_are_the_closed_form(tmp_path: Path, attention: Any) -> Non
 
 def test_images_flops_are_the_closed_form(tmp_path: Path) -> None:
     """Patches, two stacks of blocks, two projections, and all pairs of the microbatch."""
-    layers = _layers(_capture(model_config(_write(tmp_path, **IMAGES))))
+    layers = _layers(captured_whole(model_config(_write(tmp_path, **IMAGES))))
     forward = {
         "image.embedding": 2 * 16 * 48 * 64,
         "image.block": _block_flops(17, 64, 128),
@@ -112,7 +103,7 @@ def test_images_flops_are_the_closed_form(tmp_path: Path) -> None:
 def test_pooled_images_flops_are_the_closed_form(tmp_path: Path) -> None:
     """One query attends to all patches, and a network of its own follows."""
     config = model_config(_write(tmp_path, **POOLED))
-    layers = _layers(_capture(config))
+    layers = _layers(captured_whole(config))
     keys_and_values, one = 2 * 16 * 64 * 64, 2 * 64 * 64 + 2 * 64 * 128
     pooled = 2 * (keys_and_values + one) + 4 * 16 * 64
     assert layers["image.end"].forward.flops == SAMPLES * pooled
@@ -131,8 +122,8 @@ def test_shards_add_up(model: str, split: bool) -> None:
         with pytest.raises(InputError, match="is not a multiple of 4"):
             load_workload(model, tensor_parallel=(degree,), sequence_parallel=True)
         return
-    whole, shard = _layers(_capture(config)), _layers(_capture(config, degree, split=split))
-    for name in (name for name in whole if "block" in name):
+    whole, shard = captured_blocks(config), captured_blocks(config, degree, split=split)
+    for name in whole:
         for graph in ("forward", "backward"):
             ours, theirs = getattr(shard[name], graph), getattr(whole[name], graph)
             assert degree * ours.flops == theirs.flops
@@ -152,7 +143,7 @@ def test_shards_add_up(model: str, split: bool) -> None:
 @models
 def test_parameters_are_those_of_the_layers(model: str) -> None:
     """The total is that of the captured layers, with the word embedding once."""
-    variant = _capture(model_config(model))
+    variant = captured_whole(model_config(model))
     layers = [variant.layers[index] for _, index in variant.nodes]
     tied = [layer.tied_parameters for layer in layers]
     total = sum(layer.parameters for layer in layers) - sum(tied) + max(tied)
@@ -161,7 +152,7 @@ def test_parameters_are_those_of_the_layers(model: str) -> None:
 
 def test_every_block_of_text_reads_the_speech(tmp_path: Path) -> None:
     """What the encoder gives goes to each, beside the chain of the decoder."""
-    variant = _capture(model_config(_write(tmp_path, **SPEECH)))
+    variant = captured_whole(model_config(_write(tmp_path, **SPEECH)))
     names = variant.names
     heard, stream = 2 * SAMPLES * 40 * 64, 2 * SAMPLES * 24 * 64
     assert {(names[a], names[b]): size for a, b, size in variant.edges} == {
@@ -180,7 +171,7 @@ def test_every_block_of_text_reads_the_speech(tmp_path: Path) -> None:
 
 def test_the_head_reads_both_towers(tmp_path: Path) -> None:
     """The result of the image tower skips the text tower."""
-    variant = _capture(model_config(_write(tmp_path, **IMAGES)))
+    variant = captured_whole(model_config(_write(tmp_path, **IMAGES)))
     names = variant.names
     edges = {(names[a], names[b]): size for a, b, size in variant.edges}
     assert edges["image.end", "head"] == 2 * SAMPLES * 24

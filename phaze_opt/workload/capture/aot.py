@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from functorch.compile import aot_function, default_partition
 from torch import Tensor, fx, nn
+from torch.fx._lazy_graph_module import _use_lazy_graph_module
 
 from phaze_opt.errors import InputError
 
@@ -104,7 +105,8 @@ def trace_function(
         graphs.extend(part.graph for part in pair)
         raise _Traced
 
-    with suppress(_Traced):
+    # Nobody runs the graphs: they need not be written as code, a tenth of the work.
+    with suppress(_Traced), _use_lazy_graph_module(True):
         aot_function(call, _unreached, partition_fn=split_joint_graph)(
             list(held.values()), list(inputs)
         )
