@@ -33,7 +33,7 @@ paper: $(STAMP)
 atlas: $(STAMP)
 	$(BIN)/python -m studies.atlas $(OPTIONS)
 
-# Samplers on the bundled tables: a quarter of an hour; OPTIONS="--tables" computes these too.
+# Samplers on the bundled tables: three minutes; OPTIONS="--tables" computes these too.
 benchmark: $(STAMP)
 	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m studies.benchmark $(OPTIONS)
 
