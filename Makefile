@@ -5,8 +5,8 @@ BIN := .venv/bin
 STAMP := .venv/.installed
 DOCS_STAMP := .venv/.docs-installed
 
-.PHONY: setup study paper atlas test test-browser torture lint bench sampler-bench docs docs-test \
-	docs-update release clean
+.PHONY: setup study paper atlas benchmark test test-browser torture lint bench sampler-bench docs \
+	docs-test docs-update release clean
 
 setup: $(STAMP)
 
@@ -32,6 +32,10 @@ paper: $(STAMP)
 # Some 80 spaces, each enumerated; answers that build/atlas has are not computed again.
 atlas: $(STAMP)
 	$(BIN)/python -m studies.atlas $(OPTIONS)
+
+# Samplers on the bundled tables: three minutes; OPTIONS="--tables" computes these too.
+benchmark: $(STAMP)
+	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m studies.benchmark $(OPTIONS)
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

@@ -4,10 +4,12 @@ import re
 import shutil
 import subprocess
 import sys
+import tomllib
 import zipfile
 from pathlib import Path
 
 import pytest
+import yaml
 
 import phaze_opt
 from phaze_opt.units import format_number
@@ -155,3 +157,20 @@ def test_an_accelerator_needs_only_its_shape() -> None:
         num_tc=8, num_vc=2, pe_x=128, pe_y=128, pe_vc=128, glb_bytes=128 * 2**20
     )
     assert chip.area_mm2 == pytest.approx(278.826676, abs=1e-6)
+
+
+def test_the_citation_is_of_this_version() -> None:
+    """It has what version 1.2.0 of the format requires, and says what the package says."""
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text("utf-8"))
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    assert citation["cff-version"] == "1.2.0" and citation["message"]
+    assert citation["title"] == project["name"]
+    assert citation["version"] == project["version"]
+    assert citation["license"] == project["license"]
+    assert citation["authors"] == [{"name": "phaze-opt contributors"}]
+    for reference, year in zip(citation["references"], (2024, 2020), strict=True):
+        assert reference["year"] == year and reference["type"] == "conference-paper"
+        assert reference["title"] and reference["conference"]["name"]
+        assert all(
+            person.keys() == {"family-names", "given-names"} for person in reference["authors"]
+        )
