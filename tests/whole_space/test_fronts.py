@@ -47,6 +47,8 @@ FRONTS: dict[str, dict[str, Any]] = {
     "gpus": {},
     "torus": {},
     "several": {"objectives": ("area", "tokens")},
+    "networks": {},
+    "dollars-of-networks": {"objectives": ("throughput_per_dollar", "throughput", "area")},
     "dollars": {"objectives": ("throughput", "throughput_per_dollar", "throughput_per_watt")},
 }
 
