@@ -34,8 +34,8 @@ class BoundedChips:
     units
         Of boxes that are to be bounded by their cores too; ``None`` otherwise.
     whole
-        Of some corners of regions, all corners and which these are: what options share is computed
-        for all at once.
+        Of some boxes or corners of regions, all of them and which these are: what options share is
+        computed for all at once.
     """
 
     architectures: Chips

@@ -15,6 +15,7 @@ import heapq
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import islice
 from typing import NamedTuple
 
 import numpy as np
@@ -231,14 +232,20 @@ class BoxOrder:
     def _bound_again(self, units: CoreUnits) -> None:
         """Bound the next cells by their cores."""
         known = len(self._infeasible)
-        due = [cell for cell in self._cells[known:] if (cell.option, cell.box) not in self._again]
-        due = due[: max(BOUNDED_AGAIN, AGAIN_PER_OPTION * len(self._grid.options))]
-        chips = self._grid.chips
+        most = max(BOUNDED_AGAIN, AGAIN_PER_OPTION * len(self._grid.options))
+        waiting = islice(self._cells, known, None)
+        new = (cell for cell in waiting if (cell.option, cell.box) not in self._again)
+        due, chips = list(islice(new, most)), self._grid.chips
+        of_options: dict[int, list[int]] = {}
+        for cell in due:
+            of_options.setdefault(cell.option, []).append(cell.box)
         again = {(cell.option, cell.box): cell.head for cell in due}
         left = [cell for cell in self._cells[known:] if (cell.option, cell.box) not in again]
-        for option in sorted({cell.option for cell in due}):
-            boxes = np.array(sorted(box for own, box in again if own == option), dtype=np.int64)
-            bounded = replace(BoundedChips.boxes(chips, boxes), units=units.of(boxes))
+        every = np.array(sorted({cell.box for cell in due}), dtype=np.int64)
+        whole = replace(BoundedChips.boxes(chips, every), units=units.of(every))
+        for option, of_option in sorted(of_options.items()):
+            boxes = np.array(sorted(of_option), dtype=np.int64)
+            bounded = whole.of_whole(np.searchsorted(every, boxes))
             values = rounded_up(bounds_of(self._grid, self._study_bounds, option, bounded))
             sizes = bounded.hbm_bytes.T.tolist()
             for place, box in enumerate(boxes.tolist()):

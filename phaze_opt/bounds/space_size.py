@@ -98,7 +98,7 @@ def space_size(study: ResolvedStudy, workloads: Sequence[Workload]) -> SpaceSize
     boxes = len(grid.chips.first) - 1
     layers = max(len(variant.nodes) for workload in workloads for variant in workload.variants)
     at_once = are_bounded_at_once(grid, StudyBounds(study, workloads))
-    bounded = boxes if at_once else MOST_AT_ONCE
+    bounded = boxes if at_once else min(boxes, MOST_AT_ONCE)
     work = _bounding_work(study, workloads, grid)
     # Per stage: a limit for each memory size, the bytes of its state and of its stash.
     tables = sum(work.memory_tables.values()) * layers * (layers + 1) * 8 * (sizes + 2)

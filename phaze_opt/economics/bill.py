@@ -132,6 +132,8 @@ def bill_of(
         return _Case(priced, embodied, watts, totals)
 
     cases = [in_case(case) for case in CASES]
+    totals = [_ranged(values) for values in zip(*[case.totals for case in cases], strict=True)]
+    wall_w, tco_usd, carbon_kg, sample_usd, sample_kg = totals
     return Bill(
         devices,
         float(parts.silicon_mm2),
@@ -139,8 +141,12 @@ def bill_of(
         _by_part([case.device_usd for case in cases]),
         _by_part([case.embodied_kg for case in cases]),
         _by_part([case.power_w for case in cases]),
-        *[_ranged(values) for values in zip(*[case.totals for case in cases], strict=True)],
-        network=None if economics == STANDARD else network_bill(cluster, devices),
+        wall_w,
+        tco_usd,
+        carbon_kg,
+        sample_usd,
+        sample_kg,
+        None if economics == STANDARD else network_bill(cluster, devices),
     )
 
 
