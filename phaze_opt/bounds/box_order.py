@@ -36,7 +36,7 @@ MOST_AT_ONCE, MOST_CELLS_AT_ONCE = 2**15, 2**20
 HALVED = 256
 """Number of regions that are halved at a time."""
 
-BOUNDED_AGAIN, AGAIN_PER_OPTION = 512, 16
+BOUNDED_AGAIN, AGAIN_PER_OPTION = 512, 64
 """Number of cells that are bounded by their cores at a time: at least so many in all, and for each
 combination of options."""
 
