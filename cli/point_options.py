@@ -323,7 +323,7 @@ class PointOptions:
         typer.Option(
             metavar="FILE|KEY=VALUE,…",
             help="What those who pay state: grid, energy_usd_per_kwh, pue, lifetime_years, margin, "
-            "volume, host_usd, network_usd. No time depends on it.",
+            "volume, host_usd, network_usd, network (share or levels). No time depends on it.",
             show_default=False,
         ),
     ] = ""

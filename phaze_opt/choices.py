@@ -28,6 +28,8 @@ Launch = Literal["graphs", "compiled", "eager"]
 Layout = Literal["tn", "nn", "nt"]
 """Forward, data gradient, and weight gradient that adds to an accumulator in fp32."""
 MemoryKind = Literal["hbm2", "hbm2e", "hbm3", "hbm3e", "gddr"]
+NetworkPricing = Literal["share", "levels"]
+"""What a device pays for its network: always the same, or its share of what all levels cost."""
 OptimizerName = Literal["sgd", "adam", "adam-bf16", "adam-foreach"]
 Overlap = Literal["none", "partial", "data", "experts", "all"]
 PipelineScheduleName = Literal[

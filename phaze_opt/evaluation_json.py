@@ -27,6 +27,8 @@ def evaluation_to_json_dict(evaluation: Evaluation) -> dict[str, Any]:
     for name in ("degraded", "accelerators"):
         if plain[name] is None:
             del plain[name]
+    if evaluation.bill is not None and evaluation.bill.network is None:
+        del plain["bill"]["network"]
     plain["bound_by_share"] = evaluation.bound_by_share
     plain["energy_j_per_batch"] = evaluation.energy_j_per_batch
     for figure in _BILLED:

@@ -35,7 +35,7 @@ def feasible_evaluation(costed: CostedPoint, solved: Placement) -> Evaluation:
         bill_of,
         accelerator,
         costed.point.economics,
-        costed.point.cluster.devices,
+        costed.point.cluster,
         training.global_batch / solved.time_per_batch_s,
         energy_by_level_j,
         solved.time_per_batch_s,

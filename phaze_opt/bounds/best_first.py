@@ -37,6 +37,10 @@ FIRST_ROWS, BATCH_ROWS = 256, 2048
 """Least number of pairs (architecture, combination of options) in the first batch of cells, and in
 each later batch."""
 
+GROWTH = 8
+"""A batch also has this part, at least, of the pairs before it: where there are many combinations
+of options, small batches would have a few architectures of each."""
+
 
 @dataclass(frozen=True)
 class BoundedPoint:
@@ -196,6 +200,7 @@ class BestFirst:
         while len(self._cuts) <= batches:
             number, rows = self._cuts[-1], 0
             least = FIRST_ROWS if len(self._cuts) == 1 else BATCH_ROWS
+            least = max(least, self._rows[-1] // GROWTH)
             while rows < least and (cell := self.order.cell(number)) is not None:
                 rows += int(self.grid.chips.table.chips[cell.box])
                 number += 1

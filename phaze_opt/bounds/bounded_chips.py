@@ -33,6 +33,9 @@ class BoundedChips:
         Whether each chip stands for a box: all chips with its peak rates, of their least area.
     units
         Of boxes that are to be bounded by their cores too; ``None`` otherwise.
+    whole
+        Of some boxes or corners of regions, all of them and which these are: what options share is
+        computed for all at once.
     """
 
     architectures: Chips
@@ -42,6 +45,7 @@ class BoundedChips:
     runs: IntArray
     rooflines: bool = False
     units: UnitsOfChips | None = None
+    whole: tuple[BoundedChips, IntArray] | None = None
 
     @classmethod
     def of(cls, chips: SpaceChips, rows: IntArray) -> Self:
@@ -70,6 +74,10 @@ class BoundedChips:
             runs=self.runs[which],
             units=None if self.units is None else self.units.some(which),
         )
+
+    def of_whole(self, which: IntArray) -> BoundedChips:
+        """Return the chips of some indices, which share with all what options share."""
+        return replace(self.some(which), whole=(self, which))
 
     def least(self, by_kind: FloatArray) -> FloatArray:
         """Return the least of what depends on the kind of energy alone: (architectures,)."""

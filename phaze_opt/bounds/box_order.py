@@ -15,29 +15,30 @@ import heapq
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import islice
 from typing import NamedTuple
 
 import numpy as np
 
-from phaze_opt.arrays import FloatArray
+from phaze_opt.arrays import BoolArray, FloatArray
 from phaze_opt.bounds.bounded_chips import BoundedChips
 from phaze_opt.bounds.bounding import bounds_of, bounds_of_boxes
 from phaze_opt.bounds.box_tree import BoxTree, Region
 from phaze_opt.bounds.core_units import CoreUnits, core_units
 from phaze_opt.bounds.point_grid import PointGrid
-from phaze_opt.bounds.space_chips import SpaceChips
 from phaze_opt.bounds.study_bounds import StudyBounds
 from phaze_opt.spec.ordering import Head, head_of
 from phaze_opt.store.enumerations import BoundStore, rounded_up
 
-MOST_AT_ONCE = 2**15
-"""Most boxes that are bounded at once."""
+MOST_AT_ONCE, MOST_CELLS_AT_ONCE = 2**15, 2**20
+"""Most boxes, and boxes times combinations of options, that are bounded at once."""
 
 HALVED = 256
 """Number of regions that are halved at a time."""
 
-BOUNDED_AGAIN = 512
-"""Number of cells that are bounded by their cores at a time."""
+BOUNDED_AGAIN, AGAIN_PER_OPTION = 512, 64
+"""Number of cells that are bounded by their cores at a time: at least so many in all, and for each
+combination of options."""
 
 SMALLEST = 1.0 - 1e-12
 """The areas of many chips at once may differ from the area of a single chip in the last bits."""
@@ -70,6 +71,10 @@ class BoundedRegion:
         Smallest area of these.
     infeasible
         Number of points that no placement fits.
+    heads
+        The least head under every combination of options; ``None`` where none is feasible.
+    own : (options,)
+        Whether the bounds are its own, or those of a region that holds it.
     """
 
     region: Region
@@ -77,6 +82,8 @@ class BoundedRegion:
     chips: int
     least_mm2: float
     infeasible: int
+    heads: tuple[Head | None, ...]
+    own: BoolArray
 
     @property
     def box(self) -> int | None:
@@ -84,9 +91,11 @@ class BoundedRegion:
         return int(self.region.boxes[0]) if len(self.region.boxes) == 1 else None
 
 
-def are_bounded_at_once(chips: SpaceChips, study_bounds: StudyBounds) -> bool:
+def are_bounded_at_once(grid: PointGrid, study_bounds: StudyBounds) -> bool:
     """Whether all boxes are bounded at once: few of them, or with energies that regions lack."""
-    return len(chips.table.chips) <= MOST_AT_ONCE or study_bounds.asks_for_energy
+    boxes = len(grid.chips.table.chips)
+    few = boxes <= MOST_AT_ONCE and boxes * len(grid.options) <= MOST_CELLS_AT_ONCE
+    return few or study_bounds.asks_for_energy
 
 
 class BoxOrder:
@@ -117,14 +126,18 @@ class BoxOrder:
         self._regions: list[tuple[Head, tuple[int, ...], BoundedRegion]] = []
         self._again: dict[tuple[int, int], FloatArray] = {}
         self.tree = BoxTree(grid.chips)
-        at_once = are_bounded_at_once(grid.chips, study_bounds)
+        at_once = are_bounded_at_once(grid, study_bounds)
         # Small boxes take no longer to be bounded chip by chip.
         self._core_units = None if at_once else core_units(grid.chips)
         regions = self.tree.roots(alone=at_once)
         if at_once:
-            self._add(regions, bounds_of_boxes(grid, study_bounds, store))
+            every = np.ones((len(grid.options), len(regions)), dtype=np.bool_)
+            self._add(regions, bounds_of_boxes(grid, study_bounds, store), every)
         else:
-            self._bound(regions)
+            options, sizes, _ = grid.shape
+            bounds = np.zeros((options, sizes, len(regions)))
+            every = np.ones((options, len(regions)), dtype=np.bool_)
+            self._bound(regions, bounds, ~every, every)
 
     def bounds(self, option: int, box: int) -> FloatArray:
         """Return the bounds of a cell: (sizes,)."""
@@ -195,22 +208,44 @@ class BoxOrder:
         return sorted(every, key=lambda bounded: bounded.region.path)
 
     def _halve(self) -> None:
-        """Halve the best regions."""
+        """Halve the best regions, or bound those that are so by the bounds of another region.
+
+        Where the bounds under some options are not among the best, halves keep those of the region
+        under these, until they are.
+        """
         due = [heapq.heappop(self._regions) for _ in range(min(HALVED, len(self._regions)))]
         self._infeasible_now -= sum(bounded.infeasible for _, _, bounded in due)
-        self._bound([half for _, _, old in due for half in self.tree.halves(old.region)])
+        last = due[-1][0]
+        regions, bounds, own, again = [], [], [], []
+        for head, _, old in due:
+            best = np.array([each is not None and each <= last for each in old.heads])
+            is_own = old.own[old.heads.index(head)]
+            for region in self.tree.halves(old.region) if is_own else [old.region]:
+                # A box keeps bounds of others where it is bounded by its cores before it is opened.
+                alone = len(region.boxes) == 1 and self._core_units is None
+                regions.append(region)
+                bounds.append(old.bounds)
+                own.append(old.own & (not is_own))
+                again.append((best | alone) & ~own[-1])
+        self._bound(regions, np.stack(bounds, axis=2), np.array(own).T, np.array(again).T)
 
     def _bound_again(self, units: CoreUnits) -> None:
         """Bound the next cells by their cores."""
         known = len(self._infeasible)
-        due = [cell for cell in self._cells[known:] if (cell.option, cell.box) not in self._again]
-        due = due[:BOUNDED_AGAIN]
-        chips = self._grid.chips
+        most = max(BOUNDED_AGAIN, AGAIN_PER_OPTION * len(self._grid.options))
+        waiting = islice(self._cells, known, None)
+        new = (cell for cell in waiting if (cell.option, cell.box) not in self._again)
+        due, chips = list(islice(new, most)), self._grid.chips
+        of_options: dict[int, list[int]] = {}
+        for cell in due:
+            of_options.setdefault(cell.option, []).append(cell.box)
         again = {(cell.option, cell.box): cell.head for cell in due}
         left = [cell for cell in self._cells[known:] if (cell.option, cell.box) not in again]
-        for option in sorted({cell.option for cell in due}):
-            boxes = np.array(sorted(box for own, box in again if own == option), dtype=np.int64)
-            bounded = replace(BoundedChips.boxes(chips, boxes), units=units.of(boxes))
+        every = np.array(sorted({cell.box for cell in due}), dtype=np.int64)
+        whole = replace(BoundedChips.boxes(chips, every), units=units.of(every))
+        for option, of_option in sorted(of_options.items()):
+            boxes = np.array(sorted(of_option), dtype=np.int64)
+            bounded = whole.of_whole(np.searchsorted(every, boxes))
             values = rounded_up(bounds_of(self._grid, self._study_bounds, option, bounded))
             sizes = bounded.hbm_bytes.T.tolist()
             for place, box in enumerate(boxes.tolist()):
@@ -238,29 +273,46 @@ class BoxOrder:
         )
         return min(heads, default=None)
 
-    def _bound(self, regions: Sequence[Region]) -> None:
-        """Bound regions, and add them."""
-        corners = self.tree.corners(regions)
-        options = range(len(self._grid.options))
-        bounds = [bounds_of(self._grid, self._study_bounds, each, corners) for each in options]
-        self._add(regions, rounded_up(np.stack(bounds)))
+    def _bound(
+        self, regions: Sequence[Region], bounds: FloatArray, own: BoolArray, again: BoolArray
+    ) -> None:
+        """Bound regions, and add them.
 
-    def _add(self, regions: Sequence[Region], bounds: FloatArray) -> None:
-        """Add regions with their bounds: (options, sizes, regions)."""
+        Parameters
+        ----------
+        regions
+            To be bounded.
+        bounds : (options, sizes, regions)
+            Known ones.
+        own, again : (options, regions)
+            Which of these are bounds of the region itself, and which are to be bounded.
+        """
+        corners = self.tree.corners(regions)
+        for option, due in enumerate(again):
+            which = np.flatnonzero(due)
+            if len(which):
+                some = corners if due.all() else corners.of_whole(which)
+                found = bounds_of(self._grid, self._study_bounds, option, some)
+                bounds[option][:, which] = rounded_up(found)
+        self._add(regions, bounds, own | again)
+
+    def _add(self, regions: Sequence[Region], bounds: FloatArray, is_own: BoolArray) -> None:
+        """Add regions with their bounds, (options, sizes, regions), and whether these are own."""
         firsts = np.array([region.boxes[0] for region in regions], dtype=np.int64)
         hbm_bytes = self._grid.chips.hbm_bytes_of_boxes(firsts).T.tolist()
         zeros = (bounds == 0.0).sum(axis=(0, 1)).tolist()
         by_region = bounds.transpose(2, 0, 1)
         cells: list[Cell] = []
-        for region, own, sizes, none in zip(regions, by_region, hbm_bytes, zeros, strict=True):
+        columns = regions, by_region, is_own.T, hbm_bytes, zeros
+        for region, own, whose, sizes, none in zip(*columns, strict=True):
             chips, least_mm2 = self.tree.chips_of(region), self.tree.least_mm2(region)
-            bounded = BoundedRegion(region, own, chips, least_mm2, none * chips)
+            area_mm2 = least_mm2 * SMALLEST
+            found = [self._least_head(each, sizes, area_mm2) for each in own.tolist()]
+            heads = [(head, option) for option, head in enumerate(found) if head is not None]
+            bounded = BoundedRegion(
+                region, own, chips, least_mm2, none * chips, tuple(found), whose
+            )
             self._infeasible_now += bounded.infeasible
-            area_mm2, heads = least_mm2 * SMALLEST, []
-            for option, of_sizes in enumerate(own.tolist()):
-                head = self._least_head(of_sizes, sizes, area_mm2)
-                if head is not None:
-                    heads.append((head, option))
             if (box := bounded.box) is not None:
                 self._alone[box] = bounded
                 cells += [Cell(head, option, box) for head, option in heads]

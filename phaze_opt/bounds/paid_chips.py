@@ -13,10 +13,10 @@ from phaze_opt.economics.package import Parts
 from phaze_opt.economics.rates import least_rates
 from phaze_opt.hardware.energy import static_power_w
 from phaze_opt.hardware.process_node import known_silicon_mm2, silicon_mm2
+from phaze_opt.network.cluster import Cluster
 from phaze_opt.on_demand import cached_property
 from phaze_opt.spec.frozen import ResolvedStudy
 from phaze_opt.spec.objectives import ObjectiveKind
-from phaze_opt.spec.study_spec import StudySpec
 
 _SLACK = 1e-9
 """Relative margin of a limit: sums in another order are not above it."""
@@ -32,10 +32,13 @@ class PaidChips:
         Their study.
     chips
         Single ones, or boxes.
+    cluster
+        Where they stand, all of it.
     """
 
     study: ResolvedStudy
     chips: BoundedChips = field(repr=False)
+    cluster: Cluster = field(repr=False)
 
     @cached_property
     def rates(self) -> Rates[FloatArray]:
@@ -56,31 +59,28 @@ class PaidChips:
             static_w = np.array([static_power_w(chip) for chip in chips.architectures])
         area_mm2 = np.broadcast_to(area_mm2, hbm_bytes.shape)
         parts = Parts.made_as(first, area_mm2, hbm_bytes, rate)
-        return least_rates(parts, static_w, self.study.spec.economics)
+        return least_rates(parts, static_w, self.study.spec.economics, self.cluster)
 
-    def worth(
-        self, kind: ObjectiveKind, devices: int, rates: FloatArray, joules: FloatArray
-    ) -> FloatArray:
+    def worth(self, kind: ObjectiveKind, rates: FloatArray, joules: FloatArray) -> FloatArray:
         """Bound an objective of `PAID_OBJECTIVES` from above.
 
         Parameters
         ----------
         kind
             The objective.
-        devices
-            Of the cluster.
         rates : (..., sizes, architectures)
             Most samples per second.
         joules : as ``rates``
             Least dynamic energy of a sample.
         """
         with np.errstate(divide="ignore", invalid="ignore"):
-            wall_j, usd, _ = self.rates.of_sample(devices / rates, joules)
+            wall_j, usd, _ = self.rates.of_sample(self.cluster.devices / rates, joules)
             least = usd if kind.name == "throughput_per_dollar" else wall_j
             return np.where(rates > 0.0, 1.0 / least, 0.0)
 
-    def most_dynamic_w(self, spec: StudySpec, devices: int) -> FloatArray:
+    def most_dynamic_w(self) -> FloatArray:
         """Return the most dynamic power of all devices within the limits of dollars and carbon."""
+        spec = self.study.spec
         limits, rack = spec.constraints, spec.economics.devices_per_rack
         rack_w = limits.max_power_w_rack
         wall_w = None if rack_w is None else rack_w / rack * (1.0 + _SLACK)
@@ -88,4 +88,4 @@ class PaidChips:
             None if limit is None else limit * (1.0 + _SLACK)
             for limit in (limits.max_cost_usd, limits.max_carbon_kg)
         )
-        return self.rates.most_dynamic_w(devices, cost, carbon, wall_w)
+        return self.rates.most_dynamic_w(self.cluster.devices, cost, carbon, wall_w)

@@ -97,8 +97,8 @@ def space_size(study: ResolvedStudy, workloads: Sequence[Workload]) -> SpaceSize
     options, sizes, chips = grid.shape
     boxes = len(grid.chips.first) - 1
     layers = max(len(variant.nodes) for workload in workloads for variant in workload.variants)
-    at_once = are_bounded_at_once(grid.chips, StudyBounds(study, workloads))
-    bounded = boxes if at_once else MOST_AT_ONCE
+    at_once = are_bounded_at_once(grid, StudyBounds(study, workloads))
+    bounded = boxes if at_once else min(boxes, MOST_AT_ONCE)
     work = _bounding_work(study, workloads, grid)
     # Per stage: a limit for each memory size, the bytes of its state and of its stash.
     tables = sum(work.memory_tables.values()) * layers * (layers + 1) * 8 * (sizes + 2)

@@ -34,6 +34,7 @@ from phaze_opt.passes.least_energy import fused_passes, least_batch_energy_j
 from phaze_opt.passes.least_seconds import least_layers, links_s, longest_layers
 from phaze_opt.placement.least import LeastPlacement
 from phaze_opt.placement.most_held import most_held_bytes
+from phaze_opt.placement.placement_problem import ChipRates
 from phaze_opt.point import (
     bare_problem,
     chip_rates,
@@ -115,6 +116,7 @@ class StudyBounds:
     kind: ObjectiveKind | None = None
     likely: float | None = None
     _known: OrderedDict[Hashable, LeastLayers] = field(default_factory=OrderedDict)
+    _chip_rates: OrderedDict[Hashable, ChipRates] = field(default_factory=OrderedDict)
     _placements: dict[Hashable, LeastPlacement] = field(default_factory=dict)
     _energies: dict[Hashable, FloatArray] = field(default_factory=dict)
 
@@ -137,9 +139,7 @@ class StudyBounds:
         """The limit of the time of a batch, with a margin; infinite if there is none."""
         return (self.study.spec.constraints.max_time_per_batch_s or np.inf) * (1.0 + ROUNDING)
 
-    def power_limit_w(
-        self, cluster: Cluster, whole: Cluster, chips: PaidChips | None
-    ) -> FloatArray:
+    def power_limit_w(self, cluster: Cluster, chips: PaidChips | None) -> FloatArray:
         """Return the limit of the dynamic power of all devices together: (sizes, architectures).
 
         Infinite if there is none, at least 0.
@@ -148,16 +148,14 @@ class StudyBounds:
         ----------
         cluster
             The slice of the network that may run.
-        whole
-            The whole network: what stands there is paid.
         chips
-            What the chips cost; ``None`` where no limit depends on it.
+            What the chips cost on the whole network; ``None`` where no limit depends on it.
         """
         limits = self.study.spec.constraints
         devices = min(cluster.devices, limits.max_devices or cluster.devices)
         most_w = np.full((1, 1), (limits.max_power_w or np.inf) * devices)
         if chips is not None:
-            most_w = np.minimum(most_w, chips.most_dynamic_w(self.study.spec, whole.devices))
+            most_w = np.minimum(most_w, chips.most_dynamic_w())
         return np.asarray(np.maximum(most_w, 0.0))
 
     @property
@@ -195,8 +193,8 @@ class StudyBounds:
         if kind.name == "energy_per_sample":
             return np.where(feasible, 1.0 / self._joined(kind, energies_j, 1.0 - ROUNDING), 0.0)
         if kind.name in PAID_OBJECTIVES:
-            paid = PaidChips(self.study, chips)
-            values = paid.worth(kind, design.cluster.devices, rates, energies_j)
+            paid = PaidChips(self.study, chips, design.cluster)
+            values = paid.worth(kind, rates, energies_j)
             return np.where(feasible, self._joined(kind, values, 1.0 + ROUNDING), 0.0)
         # The other bounded objectives are proportional to the samples per second.
         areas_mm2 = with_links_mm2.tolist()
@@ -340,18 +338,15 @@ class StudyBounds:
         training, fusion = inputs.training, default_fusion(chips.architectures[0])
         as_fused = training_as_fused(training, fusion)
         lane_rate, limits = self.study.lane_rate, self.study.spec.constraints
-        rates = chip_rates(
-            [Chip(chip, inputs.cluster, fusion, lane_rate) for chip in chips.architectures],
-            as_fused,
-        )
+        rates = self._rates(chips, inputs.cluster, as_fused, fusion)
         usable = chips.architectures.column("calibration.usable_hbm_share")[:, 0]
         usable = usable * (1.0 - limits.min_memory_margin)
         glb_bytes = chips.architectures.column("glb_bytes")[:, 0]
         best = np.full((2, *chips.hbm_bytes.shape), np.inf)
         power = PowerLimit(chips.hbm_bytes.shape, self.likely)
-        paid = PaidChips(self.study, chips) if limits.is_paid else None
+        paid = PaidChips(self.study, chips, inputs.cluster) if limits.is_paid else None
         for run in self.on_slices(inputs):
-            limits_w = self.power_limit_w(run.cluster, inputs.cluster, paid)
+            limits_w = self.power_limit_w(run.cluster, paid)
             limits_w = np.broadcast_to(limits_w, chips.hbm_bytes.shape)
             for variant in self.variants(run):
                 layers = self._layers(run.capture, variant, chips, run.cluster, training)
@@ -425,6 +420,22 @@ class StudyBounds:
         placement = self.study.spec.placement
         return degrees_of(placement, self.workloads[capture], cluster, training)
 
+    def _rates(
+        self, chips: BoundedChips, cluster: Cluster, training: Training, fusion: FusionMode
+    ) -> ChipRates:
+        """Return what placements take from chips, which no network changes."""
+        if chips.whole is not None:
+            whole, which = chips.whole
+            return self._rates(whole, cluster, training, fusion).some(which)
+        key = chips, training, fusion
+        if key not in self._chip_rates:
+            lane_rate = self.study.lane_rate
+            own = [Chip(chip, cluster, fusion, lane_rate) for chip in chips.architectures]
+            self._chip_rates[key] = chip_rates(own, training)
+            if len(self._chip_rates) > _KEPT:
+                self._chip_rates.popitem(last=False)
+        return self._chip_rates[key]
+
     def _layers(
         self,
         capture: int,
@@ -434,6 +445,9 @@ class StudyBounds:
         training: Training,
     ) -> LeastLayers:
         """Bound the passes of the layers; runs with and without full recompute share them."""
+        if chips.whole is not None:
+            whole, which = chips.whole
+            return self._layers(capture, variant, whole, cluster, training).some(which)
         if training.recompute == "none" and not training.pairs_microbatches:
             again = self._layers(
                 capture, variant, chips, cluster, replace(training, recompute="full")

@@ -8,6 +8,7 @@ state (`choices.Economics`); it gives a `bill.Bill`. No time or energy of an ope
 * ``die``: dies per wafer, and the share of them that is sold.
 * ``package``: memory, interposer, test: what a chip costs to make, and in how many dies.
 * ``carbon``: what making a chip and its share of a node emits.
+* ``network_share``: price and power of the network, for each device.
 * ``operation``: watts of a device at the wall; dollars and carbon per device second and per joule.
 * ``rates``: those of a chip, and the least of many chips, which bounds are made of.
 * ``bill``: all of it for one evaluation, low, central and high.

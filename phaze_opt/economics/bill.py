@@ -6,13 +6,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from phaze_opt.economics.carbon import embodied_kg
-from phaze_opt.economics.choices import Economics
+from phaze_opt.economics.choices import STANDARD, Economics
 from phaze_opt.economics.constants import CASES, Case
+from phaze_opt.economics.network_share import network_share
 from phaze_opt.economics.operation import device_usd, wall_power_w
 from phaze_opt.economics.package import MADE, Parts, cheapest_dies, package_usd
 from phaze_opt.economics.rates import rates_of
 from phaze_opt.hardware.accelerator import Accelerator
 from phaze_opt.hardware.energy import static_power_w
+from phaze_opt.network.bill import NetworkBill, network_bill
+from phaze_opt.network.cluster import Cluster
 from phaze_opt.ranged import Ranged
 
 _MILLION = 1e6
@@ -45,6 +48,9 @@ class Bill:
         Embodied carbon of all devices, and that of their electricity over the lifetime.
     cost_usd_per_million_samples, carbon_kg_per_million_samples
         These over the samples of a lifetime, times a million.
+    network
+        What the network of all devices is built of, whether it is counted or not; only where
+        something is stated about the economics.
     """
 
     devices: int
@@ -58,6 +64,7 @@ class Bill:
     carbon_kg: Ranged
     cost_usd_per_million_samples: Ranged
     carbon_kg_per_million_samples: Ranged
+    network: NetworkBill | None = None
 
     @property
     def device_price_usd(self) -> float:
@@ -83,7 +90,7 @@ class _Case:
 def bill_of(
     chip: Accelerator,
     economics: Economics,
-    devices: int,
+    cluster: Cluster,
     throughput_samples_per_s: float,
     energy_by_level_j: Mapping[str, float],
     time_per_batch_s: float,
@@ -94,8 +101,8 @@ def bill_of(
     ----------
     chip, economics
         The chip, and what those who pay state.
-    devices
-        All devices of the cluster: unused ones are paid too.
+    cluster
+        All of it: unused devices are paid too.
     throughput_samples_per_s, time_per_batch_s
         Of the run.
     energy_by_level_j
@@ -104,18 +111,18 @@ def bill_of(
     parts = Parts.of(chip)
     if parts is None:
         return None
-    dies = cheapest_dies(parts)
+    dies, devices = cheapest_dies(parts), cluster.devices
     static_w = static_power_w(chip)
     by_level_w = {
         level: joules / time_per_batch_s / devices for level, joules in energy_by_level_j.items()
     }
 
     def in_case(case: Case) -> _Case:
-        made = package_usd(parts, dies, case)
-        priced = {**made, **device_usd(sum(made.values()), parts, economics, case)}
+        made, network = package_usd(parts, dies, case), network_share(economics, cluster, case)
+        priced = {**made, **device_usd(sum(made.values()), parts, economics, network, case)}
         embodied = embodied_kg(parts, dies, case)
-        rates = rates_of(parts, dies, static_w, economics, case)
-        watts = wall_power_w(by_level_w, static_w, case)
+        rates = rates_of(parts, dies, static_w, economics, cluster, case)
+        watts = wall_power_w(by_level_w, static_w, network, case)
         _, usd, kg = rates.of_sample(
             devices / throughput_samples_per_s,
             sum(by_level_w.values()) * devices / throughput_samples_per_s,
@@ -125,6 +132,8 @@ def bill_of(
         return _Case(priced, embodied, watts, totals)
 
     cases = [in_case(case) for case in CASES]
+    totals = [_ranged(values) for values in zip(*[case.totals for case in cases], strict=True)]
+    wall_w, tco_usd, carbon_kg, sample_usd, sample_kg = totals
     return Bill(
         devices,
         float(parts.silicon_mm2),
@@ -132,7 +141,12 @@ def bill_of(
         _by_part([case.device_usd for case in cases]),
         _by_part([case.embodied_kg for case in cases]),
         _by_part([case.power_w for case in cases]),
-        *[_ranged(values) for values in zip(*[case.totals for case in cases], strict=True)],
+        wall_w,
+        tco_usd,
+        carbon_kg,
+        sample_usd,
+        sample_kg,
+        None if economics == STANDARD else network_bill(cluster, devices),
     )
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from phaze_opt.checked import check_fields
+from phaze_opt.choices import NetworkPricing
 from phaze_opt.codec import FILE_SUFFIXES, from_builtins, read_document
 from phaze_opt.economics.constants import grids
 from phaze_opt.errors import InputError, look_up
@@ -35,13 +36,18 @@ class Economics:
         Number of chips that share one mask set and one design.
     host_usd, network_usd
         What a device adds for its share of host and network.
+    network
+        ``share``: that of the network is the same whatever network is evaluated; ``levels``: it
+        follows from the switches, cables and transceivers of the levels of that network
+        (`phaze_opt.network.bill.network_bill`), price and power.
     devices_per_rack
         Devices whose power `max_power_w_rack` of a study limits together.
 
     Raises
     ------
     InputError
-        If a number is not positive, ``pue`` or ``margin`` is below 1, or the grid is unknown.
+        If a number is not positive, ``pue`` or ``margin`` is below 1, the grid is unknown, or
+        ``network_usd`` is stated beside levels that have prices of their own.
     """
 
     grid: str = "world"
@@ -54,18 +60,24 @@ class Economics:
     host_usd: float | None = None
     network_usd: float | None = None
     devices_per_rack: int = 32
+    network: NetworkPricing = "share"
 
     def __post_init__(self) -> None:
         check_fields(self)
         look_up(grids(), self.grid, "grid")
         free = ("grid_g_per_kwh", "energy_usd_per_kwh", "host_usd", "network_usd")
         for name, value in vars(self).items():
-            if value is None or name == "grid":
+            if value is None or name in ("grid", "network"):
                 continue
             least = 1.0 if name in ("pue", "margin") else 0.0
             if not (least <= value < math.inf and (value > 0.0 or name in free)):
                 allowed = f"at least {least:g}" if least or name in free else "positive"
                 raise InputError(f"{name} is {value:g}, but it must be {allowed} and finite.")
+        if self.network == "levels" and self.network_usd is not None:
+            raise InputError(
+                f"network_usd is {self.network_usd:g} and network is levels, which have prices of "
+                "their own; leave one out."
+            )
 
     __repr__ = short_repr
 

@@ -12,6 +12,7 @@ from phaze_opt.arrays import FloatArray
 from phaze_opt.economics.choices import Economics
 from phaze_opt.economics.constants import Case, operation, system, wafer
 from phaze_opt.economics.die import Number
+from phaze_opt.economics.network_share import NetworkShare
 from phaze_opt.economics.package import Parts
 
 SECONDS_PER_YEAR = 365.25 * 86400.0
@@ -19,7 +20,11 @@ J_PER_KWH = 3.6e6
 
 
 def device_usd(
-    made_usd: Number, parts: Parts[Number], economics: Economics, case: Case
+    made_usd: Number,
+    parts: Parts[Number],
+    economics: Economics,
+    network: NetworkShare,
+    case: Case,
 ) -> Mapping[str, Number]:
     """Return the price of a device by part, from what its chip costs to make, in US dollars.
 
@@ -28,12 +33,12 @@ def device_usd(
     own, of_wafer = system(case), wafer(parts.node, case)
     same = 0.0 * made_usd
     design_usd = (of_wafer.mask_set_usd + of_wafer.design_usd) / economics.volume
-    host, network = economics.host_usd, economics.network_usd
+    host = economics.host_usd
     return {
         "margin": made_usd * (economics.margin - 1.0),
         "design": design_usd + same,
         "host": (own.host_usd if host is None else host) + same,
-        "network": (own.network_usd if network is None else network) + same,
+        "network": network.usd + same,
     }
 
 
@@ -69,9 +74,10 @@ class Rates(Generic[Number]):
         embodied_kg: Number,
         static_w: Number,
         economics: Economics,
+        network: NetworkShare,
         case: Case,
     ) -> Rates[Number]:
-        """Return the rates of a device of some price, embodied carbon and leakage."""
+        """Return the rates of a device of some price, embodied carbon, leakage and network."""
         own = operation(case)
         years = economics.lifetime_years or own.lifetime_years
         pue = economics.pue or own.pue
@@ -80,7 +86,7 @@ class Rates(Generic[Number]):
         usd_per_j = pue * usd_per_kwh / J_PER_KWH
         kg_per_j = pue * economics.grid_kg_per_kwh / J_PER_KWH
         lifetime_s = years * SECONDS_PER_YEAR
-        wall_w, wall_j_per_j = idle_wall_w(static_w, case), _wall_j_per_j(case)
+        wall_w, wall_j_per_j = idle_wall_w(static_w, network, case), _wall_j_per_j(case)
         return Rates(
             lifetime_s=lifetime_s,
             wall_w=wall_w,
@@ -149,7 +155,10 @@ class Rates(Generic[Number]):
 
 
 def wall_power_w(
-    by_level_w: Mapping[str, float], static_w: float, case: Case = "central"
+    by_level_w: Mapping[str, float],
+    static_w: float,
+    network: NetworkShare,
+    case: Case = "central",
 ) -> dict[str, float]:
     """Return the power of a device at the wall of its node, by part; they sum to that of `Rates`.
 
@@ -159,6 +168,8 @@ def wall_power_w(
         Dynamic power by level of `phaze_opt.estimator.traffic.ENERGY_LEVELS`.
     static_w
         Leakage.
+    network
+        Its share of the network.
     case
         Of the constants.
 
@@ -177,15 +188,15 @@ def wall_power_w(
     board_w = sum(parts.values())
     parts["conversion"] = board_w * (1.0 / own.board_efficiency - 1.0)
     parts["host"] = own.host_w
-    parts["network"] += own.network_w
+    parts["network"] += network.power_w
     parts["supply"] = sum(parts.values()) * (_supply(case) - 1.0)
     return parts
 
 
-def idle_wall_w(static_w: Number, case: Case) -> Number:
+def idle_wall_w(static_w: Number, network: NetworkShare, case: Case) -> Number:
     """Return the power at the wall of a device that runs nothing."""
     own = system(case)
-    return (static_w / own.board_efficiency + own.host_w + own.network_w) * _supply(case)
+    return (static_w / own.board_efficiency + own.host_w + network.power_w) * _supply(case)
 
 
 def _wall_j_per_j(case: Case) -> float:

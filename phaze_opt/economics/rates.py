@@ -13,19 +13,28 @@ from phaze_opt.economics.carbon import embodied_kg
 from phaze_opt.economics.choices import Economics
 from phaze_opt.economics.constants import Case
 from phaze_opt.economics.die import Number
+from phaze_opt.economics.network_share import network_share
 from phaze_opt.economics.operation import Rates, device_usd
 from phaze_opt.economics.package import Parts, cheapest_dies, numbers_of_dies, package_usd
 from phaze_opt.hardware.accelerator import Accelerator
 from phaze_opt.hardware.energy import static_power_w
+from phaze_opt.network.cluster import Cluster
 
 
 def rates_of(
-    parts: Parts[Number], dies: Number, static_w: Number, economics: Economics, case: Case
+    parts: Parts[Number],
+    dies: Number,
+    static_w: Number,
+    economics: Economics,
+    cluster: Cluster,
+    case: Case,
 ) -> Rates[Number]:
-    """Return the rates of a chip in some number of dies."""
+    """Return the rates of a chip in some number of dies, on a network."""
     made_usd = _sum(package_usd(parts, dies, case))
-    price_usd = made_usd + _sum(device_usd(made_usd, parts, economics, case))
-    return Rates.of(price_usd, _sum(embodied_kg(parts, dies, case)), static_w, economics, case)
+    network = network_share(economics, cluster, case)
+    price_usd = made_usd + _sum(device_usd(made_usd, parts, economics, network, case))
+    embodied = _sum(embodied_kg(parts, dies, case))
+    return Rates.of(price_usd, embodied, static_w, economics, network, case)
 
 
 def _sum(parts: Mapping[str, Number]) -> Number:
@@ -33,22 +42,25 @@ def _sum(parts: Mapping[str, Number]) -> Number:
     return reduce(add, parts.values())
 
 
-def central_rates(chip: Accelerator, economics: Economics) -> Rates[float] | None:
+def central_rates(chip: Accelerator, economics: Economics, cluster: Cluster) -> Rates[float] | None:
     """Return the central rates of a chip; ``None`` where the area of its dies is unknown."""
     parts = Parts.of(chip)
     if parts is None:
         return None
-    return rates_of(parts, cheapest_dies(parts), static_power_w(chip), economics, "central")
+    dies, static_w = cheapest_dies(parts), static_power_w(chip)
+    return rates_of(parts, dies, static_w, economics, cluster, "central")
 
 
 def least_rates(
-    parts: Parts[FloatArray], static_w: FloatArray, economics: Economics
+    parts: Parts[FloatArray], static_w: FloatArray, economics: Economics, cluster: Cluster
 ) -> Rates[FloatArray]:
     """Return central rates that no chip of these parts, or of larger ones, is below.
 
     The price and the carbon are each those of the number of dies in which they are least.
     """
-    every = [rates_of(parts, n, static_w, economics, "central") for n in numbers_of_dies(parts)]
+    every = [
+        rates_of(parts, n, static_w, economics, cluster, "central") for n in numbers_of_dies(parts)
+    ]
     usd_per_s = np.min([rates.usd_per_s for rates in every], axis=0)
     kg_per_s = np.min([rates.kg_per_s for rates in every], axis=0)
     return every[0].with_rates(usd_per_s, kg_per_s)

@@ -13,6 +13,7 @@ from functools import lru_cache
 
 import numpy as np
 
+from phaze_opt.arrays import FloatArray
 from phaze_opt.estimator.chips import Chips
 from phaze_opt.estimator.estimate import (
     ModeSeconds,
@@ -93,8 +94,15 @@ def least_seconds(
     InputError
         As `phaze_opt.estimator.estimate.estimate_table`.
     """
+    link_s, _ = communication_of(operator_table(graph), cluster, tensor_parallel)
+    yield from least_seconds_beside(graph, chips, link_s)
+
+
+def least_seconds_beside(
+    graph: OperatorGraph, chips: Chips, link_s: FloatArray
+) -> Iterator[LeastSeconds]:
+    """Do as `least_seconds` beside the seconds of all operators on the network: (operators,)."""
     table = operator_table(graph)
-    link_s, _ = communication_of(table, cluster, tensor_parallel)
     pools = _pools_of_both_modes(chips)
     on_pools = work_on_pools(table, pools)
     count = len(chips)

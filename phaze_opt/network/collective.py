@@ -39,6 +39,7 @@ __all__ = [
     "COLLECTIVES",
     "CollectiveCost",
     "CollectiveName",
+    "as_costly",
     "collective_cost",
     "collective_s",
     "collective_terms",
@@ -129,6 +130,8 @@ def collective_terms(
         )
     if group < 1:
         raise InputError(f"group is {group}, but it must be at least 1.")
+    if (alike := as_costly(kind)) != kind:
+        return collective_terms(alike, group, cluster, stride)
     if group == 1:
         return (nothing_sent(cluster),)
     terms = flat_terms(kind, group, cluster, stride)
@@ -188,6 +191,11 @@ def split_terms(
     gathers = collective_terms("all_gather", inside, cluster, stride)
     both = [one_after_the_other(*each, 1.0) for each in zip(scatters, gathers, strict=True)]
     return tuple([one_after_the_other(first, next_, share) for first in both for next_ in others])
+
+
+def as_costly(kind: CollectiveName) -> CollectiveName:
+    """Return the collective of equal costs: a gather is a reduce-scatter backwards."""
+    return "reduce_scatter" if kind == "all_gather" else kind
 
 
 def tensor_terms(group: int, cluster: Cluster) -> tuple[tuple[Term, ...], ...]:

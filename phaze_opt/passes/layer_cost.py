@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from phaze_opt.arrays import FloatArray
+from phaze_opt.arrays import FloatArray, IntArray
 
 
 class PassCost(NamedTuple):
@@ -157,6 +157,12 @@ class LeastLayers:
     def all_s(self) -> FloatArray:
         """Seconds of all passes."""
         return self.forward_s + self.backward_s + self.recompute_s
+
+    def some(self, which: IntArray) -> LeastLayers:
+        """Return those of some accelerators."""
+        return LeastLayers(
+            self.forward_s[:, which], self.backward_s[:, which], self.recompute_s[:, which]
+        )
 
 
 def local_parameters(layers: Sequence[LayerCost]) -> int:

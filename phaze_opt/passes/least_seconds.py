@@ -328,7 +328,7 @@ def _roofline_pass(graph: OperatorGraph, mode: ModeSeconds, chips: Chips, run: _
     residency, in_turn, latency_s = run.training.residency, mode, mode.latency_s
     busy_s = [mode.tc_s, mode.vc_s, mode.hbm_s, mode.glb_s, mode.link_s]
     if run.units is not None:
-        of_units = least_of_units(graph, run.units, run.cluster, run.tensor_parallel, run.lane_rate)
+        of_units = least_of_units(graph, run.units, run.lane_rate)
         in_turn = mode.with_seconds(tc_s=np.maximum(mode.tc_s, of_units.all_cores_s))
         latency_s = np.maximum(latency_s, of_units.fastest_s + mode.overhead_s)
         tc_s, vc_s, hbm_s, glb_s, link_s = busy_s

@@ -17,8 +17,7 @@ import numpy as np
 from phaze_opt.arrays import FloatArray, IntArray
 from phaze_opt.estimator.chips import Chips
 from phaze_opt.estimator.fitting_tiles import where_tiles_fit
-from phaze_opt.estimator.least_seconds import least_seconds
-from phaze_opt.network.cluster import Cluster
+from phaze_opt.estimator.least_seconds import least_seconds_beside
 from phaze_opt.workload.graph import OperatorGraph
 
 _KEPT = 64
@@ -116,18 +115,12 @@ class LeastOfUnits(NamedTuple):
     glb_s: FloatArray
 
 
-def least_of_units(
-    graph: OperatorGraph,
-    units: UnitsOfChips,
-    cluster: Cluster,
-    tensor_parallel: int,
-    lane_rate: float,
-) -> LeastOfUnits:
-    """Bound every operator from below on boxes of chips.
+def least_of_units(graph: OperatorGraph, units: UnitsOfChips, lane_rate: float) -> LeastOfUnits:
+    """Bound every operator from below on boxes of chips, on whatever network.
 
     Parameters
     ----------
-    graph, cluster, tensor_parallel
+    graph
         As for `phaze_opt.estimator.estimate.estimate_table`.
     units
         Of the boxes.
@@ -139,8 +132,8 @@ def least_of_units(
     LeastOfUnits
         Infinite where no tile of a product fits any combination.
     """
-    arrays = _on_tensor_cores(graph, units.tensor_cores, cluster, tensor_parallel)
-    lanes = _on_vector_cores(graph, units.vector_cores, cluster, tensor_parallel)
+    arrays = _on_tensor_cores(graph, units.tensor_cores)
+    lanes = _on_vector_cores(graph, units.vector_cores)
     of_arrays, of_lanes = units.of_tensor_cores, units.of_vector_cores
     return LeastOfUnits(
         np.maximum(arrays.fastest_s[of_arrays], lanes.fastest_s[of_lanes] / lane_rate),
@@ -152,14 +145,12 @@ def least_of_units(
 
 
 @lru_cache(maxsize=_KEPT)
-def _on_tensor_cores(
-    graph: OperatorGraph, units: Units, cluster: Cluster, tensor_parallel: int
-) -> _Seconds:
+def _on_tensor_cores(graph: OperatorGraph, units: Units) -> _Seconds:
     """Return the least seconds of arrays and of the global buffer; infinite where no tile fits."""
 
     def seconds(combinations: IntArray) -> FloatArray:
         some = units.some(combinations)
-        parts = list(least_seconds(graph, some, cluster, tensor_parallel))
+        parts = list(least_seconds_beside(graph, some, np.zeros(len(graph.operators))))
         one_core_s = [np.maximum(part.one_core.tc_s, part.one_core.glb_s) for part in parts]
         all_cores_s = [np.maximum(part.all_cores.tc_s, part.all_cores.glb_s) for part in parts]
         glb_s = [part.one_core.glb_s for part in parts]
@@ -177,11 +168,9 @@ def _on_tensor_cores(
 
 
 @lru_cache(maxsize=_KEPT)
-def _on_vector_cores(
-    graph: OperatorGraph, units: Units, cluster: Cluster, tensor_parallel: int
-) -> _Seconds:
+def _on_vector_cores(graph: OperatorGraph, units: Units) -> _Seconds:
     """Return the least seconds of lanes."""
-    parts = list(least_seconds(graph, units.chips, cluster, tensor_parallel))
+    parts = list(least_seconds_beside(graph, units.chips, np.zeros(len(graph.operators))))
     one_core_s = np.concatenate([part.one_core.vc_s for part in parts])
     all_cores_s = np.concatenate([part.all_cores.vc_s for part in parts])
     return _Seconds(

@@ -16,6 +16,7 @@ from phaze_opt.arrays import BoolArray, FloatArray, IntArray, distinct_rows
 from phaze_opt.choices import CollectiveName, PipelineScheduleName
 from phaze_opt.degrees import RANK_ORDERS, REPLICAS_INSIDE, REPLICAS_SPLIT, Degrees
 from phaze_opt.network.cluster import Cluster
+from phaze_opt.network.collective import as_costly
 from phaze_opt.network.term import Term
 from phaze_opt.optimizers import Optimizer
 from phaze_opt.passes.layer_cost import LayerCost, LayerPasses, local_frozen_parameters
@@ -320,6 +321,7 @@ class _Collector:
 
         Of every group.
         """
+        kind = as_costly(kind)
         of_all = _lines_of_groups(kind, cluster, groups)
         if not self.training.holds_experts_apart(self.tensor):
             return [of_all]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from itertools import chain
 from typing import Literal, NamedTuple, TypeVar
@@ -212,6 +212,10 @@ class ChipRates:
     step_parameters_per_s: FloatArray
     accumulation_parameters_per_s: FloatArray
     collective_core_share: FloatArray
+
+    def some(self, which: IntArray) -> ChipRates:
+        """Return those of some accelerators."""
+        return ChipRates(*(vars(self)[field.name][which] for field in fields(self)))
 
 
 def s_per_parameter(moved_bytes: float, hbm_bytes_per_s: Rates, parameters_per_s: Rates) -> Rates:

@@ -17,6 +17,7 @@ from phaze_opt.bounds.paid_chips import PaidChips
 from phaze_opt.bounds.point_grid import PointGrid
 from phaze_opt.bounds.study_bounds import ROUNDING, StudyBounds, bounded_rate, one_sample_per_s
 from phaze_opt.economics.rates import central_rates
+from phaze_opt.network.cluster import Cluster
 from phaze_opt.spec.objectives import (
     OBJECTIVES,
     PAID_OBJECTIVES,
@@ -113,7 +114,7 @@ class FrontBounds:
         costs : (boxes, objectives)
         """
         chips = self._grid.chips
-        areas_mm2 = chips.table.least_mm2 * (1.0 - AREA_ROUNDING)
+        areas_mm2 = self._with_links_mm2(option, chips.table.least_mm2)
         energies_j = None
         if self._has_energy:
             energies_j = np.minimum.reduceat(self._least_energies_j(option), chips.first[:-1])
@@ -121,7 +122,9 @@ class FrontBounds:
         if self._is_paid:
             boxes = BoundedChips.boxes(chips)
             least = boxes.hbm_bytes.min(axis=0, keepdims=True)
-            paid = PaidChips(self._grid.study, replace(boxes, hbm_bytes=least))
+            paid = PaidChips(
+                self._grid.study, replace(boxes, hbm_bytes=least), self._cluster(option)
+            )
         fastest = rates.max(axis=0, keepdims=True)
         return np.asarray(self._bounded(option, fastest, areas_mm2, energies_j, paid)[0])
 
@@ -141,21 +144,22 @@ class FrontBounds:
         -------
         costs : (sizes, architectures, objectives)
         """
-        areas_mm2 = self._grid.chips.areas_mm2(rows) * (1.0 - AREA_ROUNDING)
+        areas_mm2 = self._with_links_mm2(option, self._grid.chips.areas_mm2(rows))
         energies_j = self._least_energies_j(option)[rows] if self._has_energy else None
         paid = None
         if self._is_paid:
-            paid = PaidChips(self._grid.study, BoundedChips.of(self._grid.chips, rows))
+            chips = BoundedChips.of(self._grid.chips, rows)
+            paid = PaidChips(self._grid.study, chips, self._cluster(option))
         return self._bounded(option, rates, areas_mm2, energies_j, paid)
 
-    def with_exact_area(self, costs: FloatArray, architecture: int) -> Costs:
+    def with_exact_area(self, costs: FloatArray, option: int, architecture: int) -> Costs:
         """Return the bounds of a point with the exact area of its evaluation."""
         if architecture not in self._areas_mm2:
             chip = self._grid.chips.architecture(architecture)
-            area_mm2 = self._grid.study.area_if_known_mm2(chip)
-            assert area_mm2 is not None  # its area is within the limits
-            self._areas_mm2[architecture] = area_mm2
-        area_mm2 = self._areas_mm2[architecture]
+            own_mm2 = self._grid.study.area_if_known_mm2(chip)
+            assert own_mm2 is not None  # its area is within the limits
+            self._areas_mm2[architecture] = own_mm2
+        area_mm2 = self._areas_mm2[architecture] + self._links_mm2(option)
         return tuple(
             area_mm2 if kind.name == "area" else cost
             for kind, cost in zip(self.kinds, costs.tolist(), strict=True)
@@ -179,9 +183,8 @@ class FrontBounds:
                 columns.append(energies_j)
             elif kind.name in PAID_OBJECTIVES:
                 assert energies_j is not None and paid is not None
-                devices = self._grid.study.design(self._grid.point(option, 0, 0)).cluster.devices
                 joules = np.broadcast_to(energies_j, rates.shape)
-                columns.append(-paid.worth(kind, devices, rates, joules) * (1.0 + ROUNDING))
+                columns.append(-paid.worth(kind, rates, joules) * (1.0 + ROUNDING))
             else:
                 columns.append(-rates * self._worth(option, kind, areas_mm2))
         return np.stack(np.broadcast_arrays(*columns), axis=-1)
@@ -214,7 +217,7 @@ class FrontBounds:
             throughput = run.throughput_samples_per_s
             joules = (run.energy_j_per_batch or 0.0) / inputs.training.global_batch
             devices, paid = design.cluster.devices, {}
-            rates = central_rates(design.accelerator, study.spec.economics)
+            rates = central_rates(design.accelerator, study.spec.economics, design.cluster)
             if rates is not None:
                 wall_j, usd, _ = rates.of_sample(devices / throughput, joules)
                 paid = {"wall_j_per_sample": wall_j, "usd_per_sample": usd}
@@ -231,6 +234,20 @@ class FrontBounds:
                 )
             )
         return measured
+
+    def _with_links_mm2(self, option: int, areas_mm2: FloatArray) -> FloatArray:
+        """Bound the areas of chips from below, with what the links of the network take of them."""
+        return (areas_mm2 + self._links_mm2(option)) * (1.0 - AREA_ROUNDING)
+
+    def _links_mm2(self, option: int) -> float:
+        """Return the area of the links under a combination of options, if the study counts it."""
+        if not self._grid.study.spec.area.links:
+            return 0.0
+        return self._grid.study.link_area_mm2(self._cluster(option))
+
+    def _cluster(self, option: int) -> Cluster:
+        """Return the network of a combination of options."""
+        return self._grid.study.design(self._grid.point(option, 0, 0)).cluster
 
     @property
     def _is_paid(self) -> bool:

@@ -318,5 +318,5 @@ class _FrontSearch:
         for size, column in zip(sizes[left].tolist(), columns[left].tolist(), strict=True):
             row = int(architectures[column])
             place = int(np.ravel_multi_index((part.option, size, row), self._grid.shape))
-            exact = self._costs.with_exact_area(costs[size, column], row)
+            exact = self._costs.with_exact_area(costs[size, column], part.option, row)
             heapq.heappush(self._heap, (exact, place))

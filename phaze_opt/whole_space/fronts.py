@@ -52,11 +52,6 @@ def front_of_study(
         If a signal stopped it.
     """
     study.check_version()
-    if study.resolved.spec.area.links:
-        raise InputError(
-            "links is true under [area], but a front is known of chips without links only; "
-            "enumerate the study, or leave links out."
-        )
     names = front_objectives(study.resolved.spec, energy=energy)
     what = f"stored front of the study {study.name!r}"
     stored = find_answer(study.storage, study.resolved, names, bounds, what)

@@ -163,9 +163,9 @@ class ScalarBounds:
         if kind.name == "energy_per_sample":
             return 1.0 / self._joined(kind, self._joules(design, rows), 1.0 - ROUNDING)
         if kind.name in PAID_OBJECTIVES:
-            paid, devices = self._paid(design, rows), design.cluster.devices
+            paid = self._paid(design, rows)
             worth = [
-                paid.worth(kind, devices, np.array(rate), np.array(joules)).item()
+                paid.worth(kind, np.array(rate), np.array(joules)).item()
                 for rate, joules in zip(rates, self._joules(design, rows), strict=True)
             ]
             return self._joined(kind, worth, 1.0 + ROUNDING)
@@ -198,7 +198,7 @@ class ScalarBounds:
             np.zeros((1, 2), dtype=np.int64),
             rooflines=not is_alone,
         )
-        return PaidChips(self.study, bounded)
+        return PaidChips(self.study, bounded, design.cluster)
 
     def _joined(self, kind: ObjectiveKind, values: Sequence[float], rounding: float) -> float:
         """Join the values of several workloads."""
@@ -220,7 +220,7 @@ class ScalarBounds:
                 candidates = run.candidates(variant, placement, chip.usable_memory_bytes)
                 least_s = _least_s(passes, candidates, own, chip, sort, math.inf)
                 batch_j = self._batch_j(run, variant, rows)
-                least_s = max(least_s, self._cooled_s(run, batch_j, design, paid))
+                least_s = max(least_s, self._cooled_s(run, batch_j, paid))
                 if math.isfinite(least_s) and least_s <= self.arrays.time_limit_s:
                     least_j = min(least_j, batch_j / run.fused.global_batch)
         return least_j
@@ -239,11 +239,9 @@ class ScalarBounds:
         """Return what chips cost, where a limit depends on it."""
         return self._paid(design, rows) if self.study.spec.constraints.is_paid else None
 
-    def _cooled_s(
-        self, run: _ScalarRun, batch_j: float, design: Design, paid: PaidChips | None
-    ) -> float:
+    def _cooled_s(self, run: _ScalarRun, batch_j: float, paid: PaidChips | None) -> float:
         """Return the time in which a batch takes no more than the power of all devices."""
-        limit_w = self.arrays.power_limit_w(run.inputs.cluster, design.cluster, paid)
+        limit_w = self.arrays.power_limit_w(run.inputs.cluster, paid)
         return seconds_within_w(np.array(batch_j), limit_w).item()
 
     def _rates(
@@ -260,7 +258,7 @@ class ScalarBounds:
         if not runs:
             return [0.0 for _ in known]
         rates, paid = [], self._limited(design, rows)
-        cooled = partial(self._cooled_s, design=design, paid=paid)
+        cooled = partial(self._cooled_s, paid=paid)
         for options, best in zip(runs, known, strict=True):
             for run in options:
                 samples = run.fused.global_batch

@@ -137,7 +137,7 @@ class Verification:
         """
         chips, entries = self.grid.chips, self.certificate.boxes
         tree = BoxTree(chips)
-        left = tree.roots(alone=are_bounded_at_once(chips, self.engine.rule))[::-1]
+        left = tree.roots(alone=are_bounded_at_once(self.grid, self.engine.rule))[::-1]
         found: list[Region] = []
         while left:
             region = left.pop()

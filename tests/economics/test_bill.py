@@ -20,6 +20,9 @@ from phaze_opt.errors import InputError
 from phaze_opt.evaluation import Evaluation, evaluate
 from phaze_opt.evaluation_json import evaluation_from_json_dict, evaluation_to_json_dict
 from phaze_opt.hardware.presets import load_accelerator
+from phaze_opt.network.bill import network_bill
+from phaze_opt.network.level_values import with_level_values
+from phaze_opt.network.presets import load_cluster
 from phaze_opt.training import Training
 
 MODEL = "bert-large"
@@ -28,13 +31,14 @@ RUN = (
     *("--microbatch", "1", "--accelerator", "h100"),
 )
 STANDARD = Economics()
+FOUR = load_cluster("dgx-h100", 4)
 JOULES = {"arithmetic": 200.0, "hbm": 40.0, "network": 2.0}
 
 
 def bill(economics: Economics = STANDARD, **changes: float) -> Bill:
     """Return the bill of an H100 that trains two samples per second."""
     chip = load_accelerator("h100", **changes)
-    found = bill_of(chip, economics, 4, 2.0, JOULES, 0.5)
+    found = bill_of(chip, economics, FOUR, 2.0, JOULES, 0.5)
     assert found is not None
     return found
 
@@ -120,16 +124,15 @@ def test_no_time_or_energy_depends_on_what_is_paid() -> None:
 
 def test_a_bill_is_read_back() -> None:
     """As a database keeps it."""
-    found = one()
-    assert (
-        evaluation_from_json_dict(json.loads(json.dumps(evaluation_to_json_dict(found)))) == found
-    )
+    for found in (one(), one(economics="network=levels")):
+        plain = json.loads(json.dumps(evaluation_to_json_dict(found)))
+        assert evaluation_from_json_dict(plain) == found
 
 
 def test_a_chip_of_unknown_dies_has_no_bill() -> None:
     """Nothing is guessed, and what does not fit costs nothing."""
     chip = load_accelerator("h100", glb_mib=100_000)
-    assert bill_of(chip, Economics(), 8, 1.0, JOULES, 1.0) is None
+    assert bill_of(chip, Economics(), FOUR, 1.0, JOULES, 1.0) is None
     assert one(power_limit_w=1.0).bill is None
 
 
@@ -158,6 +161,8 @@ def test_the_command_line_takes_it(tmp_path: Path, capsys: pytest.CaptureFixture
         ("lifetime_years=0", "lifetime_years is 0, but it must be positive"),
         ("volume=inf", "volume is inf"),
         ("pue", "economics is 'pue', but it must be a file, or numbers"),
+        ("network=mesh", "network"),
+        ("network=levels,network_usd=9", "network_usd is 9 and network is levels"),
         ("grid_g_per_kwh=-1", "grid_g_per_kwh is -1, but it must be at least 0"),
     ],
 )
@@ -165,6 +170,50 @@ def test_wrong_choices_are_refused(stated: str, message: str) -> None:
     """In one sentence."""
     with pytest.raises(InputError, match=message):
         read_economics(stated)
+
+
+def test_a_network_of_levels_is_what_cluster_bill_says() -> None:
+    """Price and power of a device are its share of those of all levels, low, central and high."""
+    chip, cluster = load_accelerator("h100"), load_cluster("dgx-h100", 64)
+    found = bill_of(chip, Economics(network="levels"), cluster, 2.0, JOULES, 0.5)
+    plain = bill_of(chip, STANDARD, cluster, 2.0, JOULES, 0.5)
+    assert found is not None and plain is not None
+    levels = network_bill(cluster, 64)
+    share = levels.usd.times(1 / 64)
+    assert found.device_usd["network"] == share
+    assert found.network == levels and plain.network is None
+    others = {**found.device_usd, "network": plain.device_usd["network"]}
+    assert others == plain.device_usd
+    watts = found.power_w["network"].central - plain.power_w["network"].central
+    assert watts == pytest.approx(levels.power_w.central / 64 - system("central").network_w)
+
+
+@given(links=st.integers(1, 36), more=st.integers(1, 36), devices=st.sampled_from([8, 64, 1024]))
+def test_more_links_are_never_cheaper(links: int, more: int, devices: int) -> None:
+    """Where levels are paid; else the network of the run changes nothing that is paid."""
+
+    def cost(links: int, economics: Economics) -> Bill:
+        name = "network.0.bandwidth_gb_per_s"
+        cluster = with_level_values(load_cluster("dgx-h100", devices), {name: 25 * links}, "test")
+        found = bill_of(load_accelerator("h100"), economics, cluster, 2.0, JOULES, 0.5)
+        assert found is not None
+        return found
+
+    few, many = (cost(each, Economics(network="levels")) for each in (links, links + more))
+    assert few.tco_usd.central < many.tco_usd.central
+    assert few.wall_power_w_per_device.central < many.wall_power_w_per_device.central
+    assert cost(links, STANDARD) == cost(links + more, STANDARD)
+
+
+def test_the_bill_of_levels_stands_in_the_json(capsys: pytest.CaptureFixture[str]) -> None:
+    """Where economics are stated, as `cluster bill` prints it; else the key is not there."""
+    assert run_with(["evaluate", *RUN, "--json"]) == 0
+    assert "network" not in json.loads(capsys.readouterr().out)["bill"]
+    assert run_with(["evaluate", *RUN, "--economics", "network=levels", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)["bill"]
+    assert run_with(["cluster", "bill", "dgx-h100", "--devices", "8", "--json"]) == 0
+    assert found["network"] == json.loads(capsys.readouterr().out)
+    assert found["device_usd"]["network"]["central"] == found["network"]["usd"]["central"] / 8
 
 
 def test_every_grid_is_known() -> None:

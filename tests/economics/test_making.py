@@ -22,6 +22,7 @@ from phaze_opt.economics.package import (
 from phaze_opt.economics.rates import least_rates, rates_of
 from phaze_opt.hardware.presets import load_accelerator
 from phaze_opt.hardware.process_node import RETICLE_MM2, process_nodes
+from phaze_opt.network.presets import load_cluster
 
 NODES: tuple[ProcessNodeName, ...] = ("n28", "n16", "n10", "n7", "n5", "n4", "n3")
 
@@ -104,12 +105,12 @@ def test_a_bigger_die_is_never_cheaper(
 @given(st.lists(st.floats(1.0, 8000.0), min_size=1, max_size=5), st.sampled_from(NODES))
 def test_many_chips_cost_what_each_does(areas: list[float], node: ProcessNodeName) -> None:
     """What bounds use is what the bill uses."""
-    ones = np.ones(len(areas))
+    ones, cluster = np.ones(len(areas)), load_cluster("dgx-h100", 8)
     parts = Parts(np.array(areas), 80.0 * ones, 5.0 * ones, node, "hbm3")
-    many = least_rates(parts, 10.0 * ones, STANDARD)
+    many = least_rates(parts, 10.0 * ones, STANDARD, cluster)
     for place, area_mm2 in enumerate(areas):
         own = Parts(area_mm2, 80.0, 5.0, node, "hbm3")
-        alone = rates_of(own, cheapest_dies(own), 10.0, STANDARD, "central")
+        alone = rates_of(own, cheapest_dies(own), 10.0, STANDARD, cluster, "central")
         assert many.usd_per_s[place] == pytest.approx(alone.usd_per_s)
         assert many.kg_per_s[place] <= alone.kg_per_s * (1 + 1e-12)
         assert many.wall_w[place] == pytest.approx(alone.wall_w)

@@ -55,7 +55,7 @@ def test_no_operator_is_faster_on_any_chip(chips: SpaceChips, data: st.DataObjec
     units = core_units(chips)
     assert units is not None
     cluster, tensor = load_cluster("tpuv4-ici-flat", 16), variant.tensor_parallel
-    least = least_of_units(graph, units.of(boxes), cluster, tensor, 1.0)
+    least = least_of_units(graph, units.of(boxes), 1.0)
     rows = np.arange(len(chips))
     of_boxes, every = chips.boxes_of(rows), chips.architectures(rows)
     for some in least_seconds(graph, every, cluster, tensor):

@@ -137,6 +137,7 @@ INNER: dict[type, tuple[str, dict[str, str]]] = {
             "volume": "1e5",
             "host_usd": "2000.0",
             "network_usd": "1000.0",
+            "network": '"levels"',
             "devices_per_rack": "72",
         },
     ),

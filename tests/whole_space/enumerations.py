@@ -376,6 +376,32 @@ CASES: dict[str, dict[str, Any]] = {
         "objectives": ("throughput_per_dollar",),
         "economics": Economics(grid="europe", margin=5.0, volume=1e5, host_usd=2000.0),
     },
+    # What the links of a searched network cost decides which is best.
+    "dollars-of-networks": {
+        "model": "llama:layers=4,hidden=1024,heads=8,kv_heads=4,ffn=2816,sequence=1024,vocab=8000",
+        "optimizer": "adam",
+        "cluster": "dgx-h100",
+        "global_batch": 256,
+        "tensor_parallel": (1, 2),
+        "area": AreaSpec(model="chip"),
+        "objectives": ("throughput_per_dollar",),
+        "constraints": ConstraintSpec(max_cost_usd=270_000.0, max_power_w_rack=16_000.0),
+        "economics": Economics(network="levels"),
+        "space": Space(
+            "tpuv4-lanes",
+            num_tc=[1, 2, 8],
+            glb_mib=[16, 64],
+            zero=1,
+            network={
+                "0": {
+                    "group_size": [4, 16],
+                    "links": [6, 36],
+                    "bandwidth_gb_per_s": "25 * network.0.links",
+                },
+                "1": {"topology": ["fat-tree", "rail"], "taper": [1.0, 4.0], "leaf_devices": 2},
+            },
+        ),
+    },
     "watts": {
         "model": "opt-350m",
         "optimizer": "adam",

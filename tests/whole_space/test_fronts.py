@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from phaze_opt.economics.choices import Economics
 from phaze_opt.errors import ConflictError, InputError
 from phaze_opt.report.fronts import front_tables
 from phaze_opt.report.layout import LINE, to_text
@@ -47,6 +48,10 @@ FRONTS: dict[str, dict[str, Any]] = {
     "gpus": {},
     "torus": {},
     "several": {"objectives": ("area", "tokens")},
+    "networks": {
+        "objectives": ("throughput_per_dollar", "throughput", "area"),
+        "economics": Economics(network="levels"),
+    },
     "dollars": {"objectives": ("throughput", "throughput_per_dollar", "throughput_per_watt")},
 }
 
