@@ -113,9 +113,10 @@ def split_contiguous(
         if best is None:
             raise InfeasibleError(why_infeasible(graph)) from None
         known = largest_load(graph, best)
-        downsets = _more_downsets(graph, known, most_downsets)
-        if downsets is None:
+        more = _more_downsets(graph, known, most_downsets)
+        if more is None:
             return describe_assignment(graph, best, share_bound(graph), began)
+        downsets = more
     device = _solve(graph, downsets, known, progress)
     if device is None:
         raise InfeasibleError(why_infeasible(graph))

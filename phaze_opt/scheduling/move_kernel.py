@@ -22,7 +22,7 @@ def _drawn(state: IntArray, below: int) -> int:
     """Draw a number from 0 to ``below`` - 1; ``state`` (1,) is that of the generator."""
     # The generator of the C standard: the same numbers in compiled and in plain code.
     state[0] = (state[0] * 1103515245 + 12345) % 2147483648
-    return (state[0] >> 8) % below
+    return int((state[0] >> 8) % below)
 
 
 @inlined

@@ -329,8 +329,10 @@ def _solve_instance(
         best, bound = improve_wide(instance, replace(bounds, makespan=bound), best, left, width)
     if method == "auto" and bound < proving_bound(best.makespan):
         began = time.perf_counter()
-        from phaze_opt.scheduling.local_search import improve_by_moves, improve_moves
-        from phaze_opt.scheduling.set_bound import heaviest_set, set_bound
+        from phaze_opt.scheduling.local_search import improve_by_moves
+        from phaze_opt.scheduling.move_kernel import improve_moves
+        from phaze_opt.scheduling.price_kernel import heaviest_set
+        from phaze_opt.scheduling.set_bound import set_bound
 
         load(improve_moves, heaviest_set)
         draft.loading_s += time.perf_counter() - began
