@@ -25,7 +25,10 @@ from phaze_opt.partitioning.unit_graph import UnitGraph
 from phaze_opt.units import format_bytes
 
 MOST_DOWNSETS = 250_000
-"""A graph with more downsets is split along one topological order only."""
+"""A graph with more downsets is split along one topological order and as merged units first."""
+
+_LARGEST_GAP, _MORE_DOWNSETS = 0.03, 1.5
+"""Where that leaves a larger gap, so many times the downsets are searched."""
 
 CHUNK = 2048
 """Number of downsets between two reports of progress."""
@@ -89,9 +92,10 @@ def split_contiguous(
     graph
         Units and devices.
     most_downsets
-        If the graph has more downsets, only splits of one topological order and of merged units
-        are searched (`merged_splits`), and the status is ``"feasible"`` unless the bound of
-        `share_bound` proves the answer.
+        If the graph has more downsets, splits of one topological order and of merged units are
+        searched first (`merged_splits`). All downsets are searched only if the bound of
+        `share_bound` then leaves a gap above 3 % and they are no more than half as many again;
+        otherwise the status is ``"feasible"`` unless that bound proves the answer.
     progress
         Called after every chunk of downsets.
 
@@ -108,11 +112,25 @@ def split_contiguous(
         best = improve_split(graph, linear, known, _solve_with_load)
         if best is None:
             raise InfeasibleError(why_infeasible(graph)) from None
-        return describe_assignment(graph, best, share_bound(graph), began)
+        known = largest_load(graph, best)
+        more = _more_downsets(graph, known, most_downsets)
+        if more is None:
+            return describe_assignment(graph, best, share_bound(graph), began)
+        downsets = more
     device = _solve(graph, downsets, known, progress)
     if device is None:
         raise InfeasibleError(why_infeasible(graph))
     return describe_assignment(graph, device, np.inf, began)
+
+
+def _more_downsets(graph: UnitGraph, known: float, most: int) -> Downsets | None:
+    """Return all downsets where a known split is far from its bound and there are not too many."""
+    if share_bound(graph) >= known * (1.0 - _LARGEST_GAP):
+        return None
+    try:
+        return enumerate_downsets(len(graph.units), graph.edges, int(most * _MORE_DOWNSETS))
+    except TooManyDownsetsError:
+        return None
 
 
 def _chain_downsets(count: int) -> Downsets:

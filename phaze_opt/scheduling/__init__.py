@@ -25,7 +25,7 @@ The way of a problem through the room:
   compiled call.
 - `branch_and_bound`: the exact search; `search_arrays` is what it takes, `search_kernel`,
   `search_candidates` and `search_states` are its compiled loops.
-- `local_search`: shorter plans by moves of single operators.
+- `local_search`: shorter plans by moves of single operators; `move_kernel` is its compiled loop.
 - `cp_sat_modes`: CP-SAT for what the exact search leaves open; `cp_sat_exact`: a model that solves
   it without rounding, and the one that checks every proof, on `cp_sat_order`; `cp_sat`: how the
   solver is called.
@@ -52,6 +52,7 @@ Where a formula or rule stands:
 - lower bound from the sets of operators that may run together -> `set_bound.set_bound`
 - bound from which a makespan counts as optimal -> `instance.proving_bound`
 - list schedule -> `list_scheduler.list_schedule`
+- serial schedule -> `move_kernel._schedule_serially`
 - states that the exact search drops -> docstring of `search_kernel`
 - which operator goes before another one that takes the same -> docstring of `search_arrays`
 - dominance between two states -> `search_states._dominates`

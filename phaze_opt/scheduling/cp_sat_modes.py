@@ -35,6 +35,10 @@ at most 4e-6 of the makespan per operator, in the bound and in the choice betwee
 MOST_EXACT = 32
 """Most operators of an exact model: nearly all layers up to 25 are solved, hardly any above 32."""
 
+_MANY, _LESS_ON_MANY = 64, 4
+"""On more operators, the coarse model takes so many times less effort: a million of it is three
+seconds there, in which it found nothing beyond the local search and the bound by sets."""
+
 _PRODUCT_BITS = 58
 """The sum over operators of duration × demand stays below this power of two."""
 
@@ -177,7 +181,8 @@ def improve_with_cp_sat(
         best = min(best, better or best, key=lambda plan: plan.makespan)
         best, bound = _check(instance, best, proven, claim, effort)
     if bound < proving_bound(best.makespan):
-        better, claim = _ModesModel(instance, bounds, hint).solve(effort)
+        less = _LESS_ON_MANY if instance.size > _MANY else 1
+        better, claim = _ModesModel(instance, bounds, hint).solve(effort // less)
         best = min(best, better, key=lambda plan: plan.makespan)
         best, bound = _check(instance, best, proven, max(bound, claim), effort)
     return best, bound

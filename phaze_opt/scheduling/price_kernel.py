@@ -11,6 +11,9 @@ from phaze_opt.scheduling.instance import in_set
 _PRECISION = 1.003
 """Sets that weigh no more than so many times the heaviest one found need not be seen."""
 
+_NEAR, _LEAVES = 0.98, 10
+"""Maximal sets that weigh so much of the heaviest one are written down, as many as this."""
+
 _PRICE_STEPS, _PRICE_STEP = 12, 0.2
 """Updates of the prices of the resources in every search, and the length of the first one."""
 
@@ -99,8 +102,15 @@ def _price_resources(
     return net
 
 
+@inlined
+def _write_set(chosen: IntArray, length: int, row: IntArray) -> None:
+    """Write the first so many of a list, and -1 behind them."""
+    for place in range(len(row)):
+        row[place] = chosen[place] if place < length else -1
+
+
 @lazily_compiled(
-    "Tuple((f8, i8[::1], i8))(i8[::1], f8[:, ::1], i8[:, :, ::1], i8[::1], f8[:, :, ::1],"
+    "Tuple((f8, i8[:, ::1], i8))(i8[::1], f8[:, ::1], i8[:, :, ::1], i8[::1], f8[:, :, ::1],"
     " i8[:, ::1], i8[::1], f8[::1], i8)"
 )
 def heaviest_set(
@@ -138,7 +148,8 @@ def heaviest_set(
     Returns
     -------
     An upper bound on the weight of all sets, close to that of the heaviest one unless the search
-    gave up; the heaviest set found, as of ``candidates``; and the steps done.
+    gave up; the heaviest set found, as of ``candidates`` and ended by -1, and in further rows some
+    that weigh nearly as much; and the steps done.
     """
     net = _price_resources(candidates, chain, weight, share, price)
     depth, width = chain.max() + 2, len(candidates)
@@ -146,9 +157,9 @@ def heaviest_set(
     rest, place = np.zeros((depth, width + 1)), np.zeros(depth, dtype=np.int64)
     free = np.empty((depth, len(capacity)), dtype=np.int64)
     total, heaviest = np.zeros(depth), np.empty(depth)
-    chosen, found, length = np.empty(depth, dtype=np.int64), np.empty(depth, dtype=np.int64), 0
+    chosen, found = np.empty(depth, dtype=np.int64), np.full((1 + _LEAVES, depth), -1)
     kept[0], count[0], free[0] = candidates, width, capacity
-    best, level, nodes, opened = 0.0, 0, 0, True
+    best, level, nodes, leaves, opened = 0.0, 0, 0, 0, True
     while level >= 0:
         if opened:
             base = 0.0
@@ -172,13 +183,16 @@ def heaviest_set(
         total[level + 1] = total[level] + weight[code >> 1, code & 1]
         free[level + 1] = free[level] - demand[code >> 1, code & 1]
         if total[level + 1] > best:
-            best, length = total[level + 1], level + 1
-            found[:length] = chosen[:length]
+            best = total[level + 1]
+            _write_set(chosen, level + 1, found[0])
         left = kept[level, here + 1 : count[level]]
         level, opened = level + 1, True
         count[level] = _keep_beside(code, left, related, demand, free[level], kept[level])
+        if count[level] == 0 and total[level] > _NEAR * best:
+            _write_set(chosen, level, found[1 + leaves % _LEAVES])
+            leaves += 1
     # Where the search gave up, what is left on every level bounds all that was not seen.
     upper = best * _PRECISION
     for open_level in range(level + 1):
         upper = max(upper, total[open_level] + rest[open_level, place[open_level]])
-    return upper, found[:length], nodes
+    return upper, found, nodes

@@ -41,7 +41,7 @@ from phaze_opt.scheduling.schedule_problem import (
 SOLVER_VERSION = 5
 """Part of every key in a cache. Raise it when the solver gives another schedule for a problem."""
 
-CP_SAT_VERSION = 2
+CP_SAT_VERSION = 3
 """Part of the keys of schedules that CP-SAT may have found, for what changes only those."""
 
 DEFAULT_EFFORT = 2_000_000
@@ -330,11 +330,13 @@ def _solve_instance(
     if method == "auto" and bound < proving_bound(best.makespan):
         began = time.perf_counter()
         from phaze_opt.scheduling.local_search import improve_by_moves
+        from phaze_opt.scheduling.move_kernel import improve_moves
+        from phaze_opt.scheduling.price_kernel import heaviest_set
         from phaze_opt.scheduling.set_bound import set_bound
 
+        load(improve_moves, heaviest_set)
         draft.loading_s += time.perf_counter() - began
-        moved = improve_by_moves(instance, plan, effort)
-        best = moved if moved.makespan < best.makespan else best
+        best = improve_by_moves(instance, best, effort)
         bound = min(max(bound, set_bound(instance, effort)), best.makespan)
     if method != "branch-and-bound" and bound < proving_bound(best.makespan):
         began = time.perf_counter()

@@ -11,6 +11,7 @@ from phaze_opt.errors import InfeasibleError
 from phaze_opt.partitioning.dag import device_load, split_contiguous
 from phaze_opt.partitioning.dnn_format import DnnNode, DnnProblem, read_dnn_partitioning
 from phaze_opt.partitioning.unit_graph import build_unit_graph
+from tests.partitioning.parallel_tracks import tracks
 
 DATA = Path(__file__).parent.parent / "data" / "placement" / "dnn-partitioning"
 EXPECTED = list(csv.DictReader((DATA / "expected.csv").read_text("utf-8").splitlines()))
@@ -176,3 +177,15 @@ def test_misfits_are_explained(memory: float, accelerators: int, message: str) -
     problem = DnnProblem(memory, accelerators, 0, (node, node), ((0, 1),), (1.0, 1.0))
     with pytest.raises(InfeasibleError, match=message):
         split_contiguous(build_unit_graph(problem))
+
+
+def test_a_few_more_downsets_are_searched_where_the_gap_is_large() -> None:
+    """Up to half as many again as the limit: then the answer is that of all downsets."""
+    graph = build_unit_graph(tracks(1, 3, 18, 0.0, (0.5, 4.0)))
+    totals: list[int] = []
+    best = split_contiguous(graph, progress=lambda _, total: totals.append(total))
+    count = totals[-1]
+    near = split_contiguous(graph, most_downsets=count * 3 // 4)
+    far = split_contiguous(graph, most_downsets=count // 2)
+    assert (near.value, near.status, far.status) == (best.value, "optimal", "feasible")
+    assert far.bound < 0.97 * far.value

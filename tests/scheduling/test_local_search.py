@@ -28,7 +28,7 @@ def test_plans_are_valid_and_no_longer(seed: int) -> None:
 
 
 def test_moves_shorten_a_list_schedule() -> None:
-    """On a graph of 100 operators the list schedule becomes 5 % shorter."""
+    """On a graph of 100 operators the list schedule becomes 8 % shorter."""
     instance = to_instance(layer_like(2, 100, 8))
     _, listed = bounds_and_list(instance)
-    assert improve_by_moves(instance, listed, effort=200_000).makespan < 0.95 * listed.makespan
+    assert improve_by_moves(instance, listed, effort=200_000).makespan < 0.92 * listed.makespan

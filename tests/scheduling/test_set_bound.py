@@ -59,12 +59,16 @@ def test_heaviest_set_equals_brute_force(seed: int, most_nodes: int) -> None:
         most_nodes,
     )
     assert upper >= best * (1.0 - 1e-12)
-    assert runs_together(instance, tuple(found.tolist()))
+    for row in found.tolist():
+        assert runs_together(instance, tuple(code for code in row if code >= 0))
     if most_nodes > 3:
         assert upper <= best * 1.0031
 
 
 def test_a_wide_graph_has_a_smaller_gap() -> None:
-    """The branch and bound leaves 18 % on this graph of 100 operators; this bound is 8 % above."""
+    """The branch and bound leaves 18 % on this graph of 100 operators; this bound is 8 % above.
+
+    With so little effort only if the search leaves sets behind that the linear program knows.
+    """
     instance = to_instance(layer_like(2, 100, 8))
-    assert set_bound(instance, effort=500_000) >= 1.05 * mixed_bound(instance)[0]
+    assert set_bound(instance, effort=150_000) >= 1.075 * mixed_bound(instance)[0]
