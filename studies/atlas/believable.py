@@ -206,7 +206,7 @@ def _with_step(
         return statement
     way = f"a step of {axis} {'up' if up else 'down'}"
     found = [step.words for step in steps if (step.axis, step.up) == (axis, up)]
-    reason = f"{way}, {found[0]}" if found else f"{axis} is not searched"
+    reason = f"{way}, {found[0]}" if found else f"{axis} has no step"
     return replace(statement, why_not=f"{statement.why_not}; {reason}")
 
 
