@@ -66,22 +66,22 @@ class VariedStudy(ResolvedStudy):
     @property
     def lane_rate(self) -> float:
         """Rate of the vector lanes relative to the cost model's."""
-        return 1.0 / self._scale_of("lane_cycles")
+        return 1.0 / self.scale_of("lane_cycles")
 
     @property
     def pe_scale(self) -> float:
         """Area of processing elements and lanes relative to the area model's."""
-        return self._scale_of("pe_area")
+        return self.scale_of("pe_area")
 
     @property
     def link_scale(self) -> float:
         """See `ResolvedStudy`: the links are the same, whatever they sustain."""
-        return self._scale_of("network_bandwidth")
+        return self.scale_of("network_bandwidth")
 
     def design(self, point: DesignPoint) -> Design:
         """Return the design of a point, with a varied network."""
         design = super().design(point)
-        scale = self._scale_of("network_bandwidth")
+        scale = self.scale_of("network_bandwidth")
         if scale == 1.0:
             return design
         levels = tuple(
@@ -90,7 +90,8 @@ class VariedStudy(ResolvedStudy):
         )
         return replace(design, cluster=replace(design.cluster, levels=levels))
 
-    def _scale_of(self, factor: Factor) -> float:
+    def scale_of(self, factor: Factor) -> float:
+        """Return by how much a constant is multiplied."""
         return self.variation.scale if self.variation.factor == factor else 1.0
 
 

@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+from argparse import ArgumentTypeError
 from collections.abc import Sequence
+from dataclasses import replace
 from fnmatch import fnmatch
 from pathlib import Path
 
 from phaze_opt.codec import write_whole
 from studies.atlas.answers import answer, common_answer
 from studies.atlas.page import PARTS, page
-from studies.atlas.questions import FOLDER, MODELS, Question, common_studies, questions, read_base
+from studies.atlas.questions import (
+    FOLDER,
+    MODELS,
+    VARIED,
+    Question,
+    common_studies,
+    questions,
+    read_base,
+)
+from studies.atlas.robustness import DESIGNS, DRAWS, robust
 from studies.run_options import run_parser
 from studies.work import Work
 
@@ -22,7 +33,17 @@ def main() -> None:
     parts = f"of the page: {', '.join(PARTS)}, common (with models)"
     parser.add_argument("--parts", nargs="+", help=parts)
     parser.add_argument("--check", action="store_true", help="check the certificates")
+    parser.add_argument(
+        "--robustness",
+        nargs="*",
+        metavar="MODEL",
+        choices=[asked.name for asked in MODELS],
+        help=f"rank again under joint draws of all constants; by default {', '.join(VARIED)}",
+    )
+    parser.add_argument("--draws", type=_count, default=DRAWS, help="of the constants")
+    parser.add_argument("--top", type=_count, default=DESIGNS, help="best designs to rank again")
     options = parser.parse_args()
+    drawn = VARIED if options.robustness == [] else options.robustness or ()
     work = Work(options.work, options.workers)
     asked = _asked(options.only, options.parts)
     answers = [answer(work, question, check=options.check) for question in asked]
@@ -30,6 +51,10 @@ def main() -> None:
     common = []
     if len(models) == len(MODELS) and (options.parts is None or "common" in options.parts):
         common = [common_answer(work, each, models) for each in common_studies(read_base())]
+    for place, (found, question) in enumerate([(each, each.question) for each in answers]):
+        if question.part == "models" and question.words in drawn:
+            again = robust(work, question.spec, options.top, options.draws)
+            answers[place] = replace(found, robust=again)
     write_whole(options.output / "RESULTS.md", page(answers, common).encode())
 
 
@@ -43,6 +68,13 @@ def _asked(only: Sequence[str], parts: Sequence[str] | None) -> list[Question]:
             asked.append(question)
             against.add(question.against)
     return asked[::-1]
+
+
+def _count(text: str) -> int:
+    """Read a whole number from 1."""
+    if not text.isdecimal() or int(text) < 1:
+        raise ArgumentTypeError(f"{text!r} must be a whole number of at least 1")
+    return int(text)
 
 
 if __name__ == "__main__":

@@ -15,7 +15,9 @@ from phaze_opt.spec.study_spec import StudySpec
 from phaze_opt.study.baselines import train_at_best
 from phaze_opt.whole_space.engine import Engine
 from phaze_opt.whole_space.enumerating import certificate_of, enumerate_study, verify_certificate
+from studies.atlas.believable import Believed, believed
 from studies.atlas.questions import HBM_RATIO, KNOWN_CHIPS, Question, alone
+from studies.atlas.robustness import Robust
 from studies.paper.searches import Winner, enumerated, search, study_in
 from studies.paper.settings import changed
 from studies.work import Work
@@ -127,6 +129,10 @@ class Answer:
         The chip that trains fastest alone, placed afterwards; ``None`` where it is not asked.
     checks
         Statements of its certificate that were checked; ``None`` where that was not asked.
+    believed
+        What is stated of the winner; of the models themselves.
+    robust
+        How it stands under joint draws of all constants; ``None`` where that was not asked.
     """
 
     question: Question
@@ -134,6 +140,8 @@ class Answer:
     known: tuple[Trained, ...] = ()
     chip_first: Trained | None = None
     checks: int | None = None
+    believed: Believed | None = None
+    robust: Robust | None = None
 
 
 @dataclass(frozen=True)
@@ -179,7 +187,10 @@ def answer(work: Work, question: Question, *, check: bool = False) -> Answer:
         winner = search(work, alone(spec))
         part = f"chip-first-{spec.name}"
         first = work.answer(part, [spec, winner], Trained, lambda: _placed(spec, winner))
-    return Answer(question, proven, known.trained, first, checks)
+    stated = None
+    if question.part == "models":
+        stated = believed(work, question, proven.values)
+    return Answer(question, proven, known.trained, first, checks, stated)
 
 
 def _prove(work: Work, spec: StudySpec) -> Proven:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from phaze_opt.evaluation import COST_MODEL_VERSION
 from phaze_opt.report.words import kind_words
 from phaze_opt.spec.axes import Scalar
 from phaze_opt.units import format_number
 from studies.atlas.answers import Answer, Common, Trained
+from studies.atlas.believable import believed_lines, believed_summary
+from studies.atlas.markdown import table as _table
+from studies.atlas.robustness import robust_lines
 
 _LEAST_SHARE = 0.01
 _CHIP = ("num_tc", "pe_x", "pe_y", "num_vc", "pe_vc", "glb_mib", "hbm_gib")
@@ -33,6 +36,12 @@ def page(answers: Sequence[Answer], common: Sequence[Common] = ()) -> str:
             lines += [*write(of_part[part], answers), ""]
         if part == "models" and common:
             lines += [*_common(common, of_part[part]), ""]
+    believed = [answer.believed for answer in answers if answer.believed is not None]
+    if believed:
+        lines += [*believed_lines(believed), ""]
+    robust = {answer.question.words: answer.robust for answer in answers if answer.robust}
+    if robust:
+        lines += [*robust_lines(robust), ""]
     return "\n".join([*lines, *_proofs(answers), ""])
 
 
@@ -52,6 +61,10 @@ def _first(answers: Sequence[Answer]) -> Iterator[str]:
         f"modelled, and no chip of the spaces has been built. Cost model {COST_MODEL_VERSION}; "
         "written by `make atlas`."
     )
+    believed = [answer.believed for answer in answers if answer.believed is not None]
+    if believed:
+        yield ""
+        yield believed_summary(believed)
     if fitting:
         least, most = (choose(fitting, key=fitting.__getitem__) for choose in (min, max))
         yield ""
@@ -325,14 +338,6 @@ PARTS = {
     "devices": _devices,
     "variants": _variants,
 }
-
-
-def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
-    """Yield a table of Markdown."""
-    yield f"| {' | '.join(head)} |"
-    yield f"|{' --- |' * len(head)}"
-    for row in rows:
-        yield f"| {' | '.join(row)} |"
 
 
 def _winner(answer: Answer) -> list[str]:

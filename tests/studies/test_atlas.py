@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from phaze_opt.codec import data_rows
 from phaze_opt.spec.freezing import check_names
 from phaze_opt.spec.study_spec import ConstraintSpec, StudySpec
+from studies.atlas import __main__ as program
+from studies.atlas import believable
 from studies.atlas import questions as asking
 from studies.atlas.answers import Answer, answer, common_answer
+from studies.atlas.believable import believed_summary
 from studies.atlas.page import page
 from studies.atlas.questions import (
     BITS,
@@ -67,6 +72,15 @@ def work(tmp_path_factory: pytest.TempPathFactory) -> Work:
     return Work(tmp_path_factory.mktemp("atlas"), workers=1, tell=lambda line: None)
 
 
+@pytest.fixture(scope="module", autouse=True)
+def few_rows() -> Iterator[None]:
+    """Let only the first measured runs be read: each of their models has to be captured."""
+    rows = list(data_rows("validation", "training.csv"))[:1]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(believable, "data_rows", lambda room, name: rows)
+        yield
+
+
 @pytest.fixture(scope="module")
 def answers(work: Work, small: StudySpec) -> list[Answer]:
     """Return the answers of a model, of fewer bits, and of more devices."""
@@ -108,6 +122,12 @@ def test_every_figure_of_the_page_is_an_answer(answers: list[Answer]) -> None:
     """Rows of all parts stand there, and each is set against its own."""
     text = page(answers)
     assert "5 of 5 optima are certified" in text
+    stated = [each.believed for each in answers if each.believed is not None]
+    assert [each.words for each in stated] == ["small"]
+    assert believed_summary(stated) in text
+    for own in stated:
+        held = len(own.statements) - len(own.failing)
+        assert f"### {own.words}: {held} of {len(own.statements)} hold" in text
     for each in answers:
         assert f"| {each.question.spec.name} | {each.proven.points:,} |" in text
     ratio = answers[1].proven.trained.samples_per_s / answers[0].proven.trained.samples_per_s
@@ -165,3 +185,20 @@ def test_a_folder_is_enumerated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert (tmp_path / "a.csv").read_text().startswith("place,samples_per_s,area_mm2,num_tc")
     found = find(tmp_path / "a.toml", f"sqlite:///{tmp_path / 'w' / 'studies.db'}", 1)
     assert found.name == "a" and found.enumeration.points == 2
+
+
+def test_the_program_ranks_again_where_that_is_asked(
+    work: Work, answers: list[Answer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A model of the atlas alone; numbers below 1 are refused before anything is enumerated."""
+    asked = replace(answers[0].question, words="llama3-8b")
+    monkeypatch.setattr(program, "questions", lambda: [asked])
+    given = ["atlas", "--workers", "1", "--work", str(work.folder), "--output", str(work.folder)]
+    monkeypatch.setattr("sys.argv", [*given, "--robustness", "--draws", "2", "--top", "2"])
+    program.main()
+    assert "| llama3-8b | 2 | 2 | " in (work.folder / "RESULTS.md").read_text()
+    for wrong in (["--draws", "0"], ["--top", "few"], ["--robustness", "llama3"]):
+        monkeypatch.setattr("sys.argv", [*given, *wrong])
+        with pytest.raises(SystemExit) as stopped:
+            program.main()
+        assert stopped.value.code == 2
