@@ -28,6 +28,7 @@ from functools import lru_cache
 from phaze_opt.estimator.working_sets import LEAST_STAGED_BYTES, KeptTensor
 from phaze_opt.workload.graph import (
     ELEMENTWISE_KINDS,
+    REARRANGING_KINDS,
     Operator,
     OperatorGraph,
     Tensor,
@@ -284,7 +285,7 @@ def _is_handed_by_tiles(
         return False
     made, used = graph.operators[writer], graph.operators[reader]
     reads = [read for read in tensor.readers if read.operator == reader]
-    if any(work.kind == "copy" for work in made.vector) or len(reads) != 1:
+    if any(work.kind in REARRANGING_KINDS for work in made.vector) or len(reads) != 1:
         return False
     (read,) = reads
     elements = tensor.elements

@@ -59,6 +59,9 @@ ELEMENTWISE_KINDS = (
 )
 """Kinds whose result depends only on the element of the operands at the same position."""
 
+REARRANGING_KINDS = frozenset({"copy"})
+"""Those among them that also stand for transposes and concatenations: elements change places."""
+
 TensorKind = Literal["weight", "activation", "gradient", "weight_gradient", "unknown"]
 """What a tensor holds: a parameter or buffer, what the forward makes of the inputs, the gradient of
 such, the gradient of a parameter; unknown in a file of an older program."""

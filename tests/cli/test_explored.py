@@ -34,7 +34,7 @@ RICH = {
     "placement": "1x4x1",
     "software": "megatron",
     "zero": "1",
-    "residency": "false",
+    "residency": "none",
     "attention": "eager",
     "changes": ["glb_mib=64", "network.0.latency_us=2"],
 }

@@ -324,7 +324,8 @@ def assert_same_traffic(one: OperatorGraph, other: OperatorGraph) -> None:
     """Check that two graphs have the same operators, which move the same bytes."""
     assert one.operators == other.operators and one.edges == other.edges
     assert (one.read_bytes, one.write_bytes) == (other.read_bytes, other.write_bytes)
-    assert kept_tensors(one) == kept_tensors(other)
+    kept = [[replace(each, tensor=0) for each in kept_tensors(graph)] for graph in (one, other)]
+    assert kept[0] == kept[1]
 
 
 def test_a_file_of_the_third_schema_has_the_same_edges(tmp_path: Path) -> None:
