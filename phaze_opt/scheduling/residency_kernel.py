@@ -21,6 +21,10 @@ _MOST_SUBSET = 10
 _ROUNDING = 1e-12
 """Relative rounding error of sums of times, by which a state may miss the best time known."""
 
+LevelPrices = tuple[IntArray, FloatArray, FloatArray, FloatArray, FloatArray]
+"""Of every operator, by levels of tiles: working_bytes, hbm_bytes, other_s; its overhead_s; and by
+accesses and levels saved_bytes."""
+
 Chip = tuple[IntArray, FloatArray, FloatArray, FloatArray, FloatArray, IntArray]
 """Numbers of a `residency.Residency`: working_bytes, hbm_bytes, other_s, overhead_s,
 effective_saved_bytes; and the bytes of every tensor."""
@@ -35,11 +39,11 @@ _FRAME_TYPE = f"UniTuple(i8[::1], {10})"
 
 
 @inlined
-def _best_level(
+def best_level(
     operator: int,
     free: int,
     rate: float,
-    chip: Chip,
+    prices: LevelPrices,
     access: IntArray,
     access_bit: IntArray,
     access_load: IntArray,
@@ -50,10 +54,10 @@ def _best_level(
     """Give level, seconds and HBM bytes of an operator, the best of the levels that fit.
 
     ``lowest`` and ``highest`` say which accesses are the operator's; ``free`` are the bytes beside
-    the resident tensors. Without a level that fits, the level is -1.
+    the resident tensors. Without a level that fits, the level is -1, and the others are endless.
     """
-    working_bytes, hbm_bytes, other_s, overhead_s, saved_bytes, _ = chip
-    best, best_s, best_bytes = -1, 0.0, 0.0
+    working_bytes, hbm_bytes, other_s, overhead_s, saved_bytes = prices
+    best, best_s, best_bytes = -1, np.inf, np.inf
     for level in range(working_bytes.shape[1]):
         if working_bytes[operator, level] > free:
             continue
@@ -206,9 +210,9 @@ def search_frame(
                 used[mask] = used[rest] + bytes_of_bit[mask ^ rest]
             past = mask & before
             if now_s[past] < np.inf and used[mask] <= glb_bytes:
-                best, seconds, flow = _best_level(
-                    operator, glb_bytes - used[mask], rate, chip, access, access_bit, access_load,
-                    access_first[position], access_first[position + 1], mask,
+                best, seconds, flow = best_level(
+                    operator, glb_bytes - used[mask], rate, chip[:5], access, access_bit,
+                    access_load, access_first[position], access_first[position + 1], mask,
                 )  # fmt: skip
                 end_s, flowed = now_s[past] + seconds, now_bytes[past] + flow
                 state = mask & keep

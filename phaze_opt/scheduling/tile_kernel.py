@@ -11,7 +11,8 @@ from __future__ import annotations
 import numpy as np
 
 from phaze_opt.arrays import FloatArray, IntArray
-from phaze_opt.compiled import callee, inlined, lazily_compiled
+from phaze_opt.compiled import callee, lazily_compiled
+from phaze_opt.scheduling.residency_kernel import LevelPrices, best_level
 
 _ROUNDING = 1e-12
 """Relative rounding error of sums of times, by which a state may miss the best time known."""
@@ -33,43 +34,9 @@ LatticeArrays = tuple[
 """
 _LATTICE_TYPE = f"UniTuple(i8[::1], {14})"
 
-RowPrices = tuple[IntArray, FloatArray, FloatArray, FloatArray, FloatArray]
-"""working_bytes, hbm_bytes, other_s, overhead_s and saved_bytes of whole and of tile operators."""
+RowPrices = LevelPrices
+"""Of whole and of tile operators."""
 _PRICES_TYPE = "Tuple((i8[:, ::1], f8[:, ::1], f8[:, ::1], f8[::1], f8[:, ::1]))"
-
-
-@inlined
-def _best_of_row(
-    row: int,
-    free: int,
-    rate: float,
-    prices: RowPrices,
-    entry_access: IntArray,
-    entry_bits: IntArray,
-    entry_load: IntArray,
-    lowest: int,
-    highest: int,
-    mask: int,
-) -> tuple[int, float, float]:
-    """Give level, seconds and HBM bytes of an operator, the best of the levels that fit.
-
-    Without a level that fits, seconds and bytes are infinite.
-    """
-    working_bytes, hbm_bytes, other_s, overhead_s, saved_bytes = prices
-    best, best_s, best_bytes = 0, np.inf, np.inf
-    for level in range(working_bytes.shape[1]):
-        if working_bytes[row, level] > free:
-            continue
-        flow = hbm_bytes[row, level]
-        for number in range(lowest, highest):
-            if mask & entry_bits[number]:
-                flow -= saved_bytes[entry_access[number], level]
-                flow += entry_load[number]
-        flow = max(flow, 0.0)
-        seconds = max(other_s[row, level], flow / rate) + overhead_s[row]
-        if seconds < best_s or (seconds == best_s and flow < best_bytes):
-            best, best_s, best_bytes = level, seconds, flow
-    return best, best_s, best_bytes
 
 
 @callee(f"i8({_LATTICE_TYPE}, {_PRICES_TYPE}, i8, i8)")
@@ -148,7 +115,7 @@ def search_lattice(
         # The arc with all that may be chosen, as if it needed no room together.
         fastest_s = 0.0
         for at in range(own, last):
-            _, seconds, _ = _best_of_row(
+            _, seconds, _ = best_level(
                 row_of[at], glb_bytes, rate, prices, entry_access, entry_bits, entry_load,
                 first_entry[at], first_entry[at + 1], allowed,
             )  # fmt: skip
@@ -175,7 +142,7 @@ def search_lattice(
             if not clashes and used[mask] <= glb_bytes and best_s[past] + fastest_s <= latest_s:
                 end_s, flowed = best_s[past], best_bytes[past]
                 for at in range(own, last):
-                    _, seconds, flow = _best_of_row(
+                    _, seconds, flow = best_level(
                         row_of[at], glb_bytes - used[mask], rate, prices, entry_access,
                         entry_bits, entry_load, first_entry[at], first_entry[at + 1], mask,
                     )  # fmt: skip
@@ -243,7 +210,7 @@ def run_path(
             if mask >> (bit - first_bit[arc]) & 1:
                 free -= bit_bytes[bit]
         for at in range(first_row[arc], first_row[arc + 1]):
-            level[place], seconds[place], flow_bytes[place] = _best_of_row(
+            level[place], seconds[place], flow_bytes[place] = best_level(
                 row_of[at], free, rate, prices, entry_access, entry_bits, entry_load,
                 first_entry[at], first_entry[at + 1], mask,
             )  # fmt: skip
