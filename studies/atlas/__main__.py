@@ -43,6 +43,7 @@ def main() -> None:
     parser.add_argument("--draws", type=_count, default=DRAWS, help="of the constants")
     parser.add_argument("--top", type=_count, default=DESIGNS, help="best designs to rank again")
     options = parser.parse_args()
+    options.output.mkdir(parents=True, exist_ok=True)
     drawn = VARIED if options.robustness == [] else options.robustness or ()
     work = Work(options.work, options.workers)
     asked = _asked(options.only, options.parts)

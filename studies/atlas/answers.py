@@ -262,7 +262,7 @@ def _at_best(name: str, chip: Accelerator, spec: StudySpec, area_mm2: float | No
     counts = [spec]
     if "devices" in spec.space.searched:
         counts = [
-            changed(spec, str(count), {"devices": count})
+            changed(spec, str(count), {"devices": count}, devices=count)
             for count in spec.space.values_of("devices")
         ]
     runs = [run for each in counts for run in train_at_best(each, [chip]) if run is not None]
