@@ -147,7 +147,7 @@ def picture(problems: Sequence[Problem], searches: Sequence[Searched]) -> str:
         figure.supylabel(f"median regret, at least {_LEAST:.1%}", fontsize=9)
         handles, labels = panels[0].get_legend_handles_labels()
         style = {"ncols": len(labels), "frameon": False, "fontsize": 8}
-        figure.legend(handles, labels, loc="outside lower center", **style)
+        figure.legend(handles, labels, loc="outside upper center", **style)
         return svg(figure)
 
 
