@@ -20,8 +20,8 @@ from phaze_opt.network.presets import load_cluster
 from phaze_opt.passes.estimates import Chip, schedule_problems
 from phaze_opt.passes.graphs import default_fusion
 from phaze_opt.passes.layer_cost import LeastLayers
-from phaze_opt.passes.least_seconds import least_layers, longest_layers
-from phaze_opt.point import CostedPoint, Point, cost_point
+from phaze_opt.passes.least_seconds import least_layers, links_s, longest_layers
+from phaze_opt.point import CostedPoint, Point, cost_point, variants_within
 from phaze_opt.precision import ATTENTION_PRECISIONS, RECIPES
 from phaze_opt.scheduling.solve_schedule import solve_schedule
 from phaze_opt.training import Training
@@ -173,10 +173,33 @@ def test_no_pass_is_shorter_on_gpus(model: str, training: Training) -> None:
         for row, chip in enumerate(chips):
             exact = costed(captured, chip, training)
             check_bounds(variant, least, row, exact)
+            sent_s = links_s(variant, CLUSTER, training, default_fusion(chip))
+            assert (sent_s is None) == (training.pairs_microbatches or training.splits_backward)
             chain = exact.problem.layers[variant.tensor_parallel]
             for (_, index), cost in zip(variant.nodes, chain, strict=True):
+                if sent_s is not None:
+                    forward, backward, again = (each.link_s for each in cost.passes)
+                    assert sent_s[:, index].tolist() == [forward, backward + again]
                 own_s = cost.passes.forward.seconds
                 assert least.forward_s[index, row] == pytest.approx(own_s, rel=1e-9)
+
+
+@pytest.mark.parametrize("dispatcher", ["nccl", "deepep", "ideal"])
+@pytest.mark.parametrize("recompute", ["none", "selective", "full"])
+def test_tokens_use_the_network_as_long_as_in_the_passes(dispatcher: Any, recompute: Any) -> None:
+    """Whatever brings them to experts on other devices."""
+    chip, captured = load_accelerator("h100"), workload(EXPERTS, 1, False)
+    training = Training(
+        64, recompute=recompute, overlap="data", expert_parallel=4, dispatcher=dispatcher
+    )
+    exact = costed(captured, chip, training)
+    for variant in variants_within(captured, CLUSTER, training):
+        sent_s = links_s(variant, CLUSTER, training, default_fusion(chip))
+        assert sent_s is not None and sent_s.any()
+        chain = exact.problem.layers[variant.tensor_parallel]
+        for (_, index), cost in zip(variant.nodes, chain, strict=True):
+            forward, backward, again = (each.link_s for each in cost.passes)
+            assert sent_s[:, index].tolist() == [forward, backward + again]
 
 
 @pytest.mark.parametrize("residency", [False, True])
