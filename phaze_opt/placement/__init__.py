@@ -22,7 +22,8 @@ degree, a cluster, training options, the memory of a device) and gives a
   the answer in full, `chunk_exchanges`: what its chunks exchange for a microbatch, each kind apart.
 - `kinds`: a pipeline over several kinds of device, with `kind_splits` of it.
 - `least`: lower bound of the time over all placements, for many accelerators at once; its tables
-  are in `least_candidates`, its loops in `least_times` and `least_splits`.
+  are in `least_candidates`, filled in by `collected_candidates`, its loops in `least_times` and
+  `least_splits`.
 - `most_times`: no placement that is chosen takes longer, for many accelerators at once.
 - `infeasible`: what does not fit, and by how much.
 

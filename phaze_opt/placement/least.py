@@ -20,6 +20,7 @@ from phaze_opt.on_demand import cached_property
 from phaze_opt.passes.handled import check_handled
 from phaze_opt.passes.layer_cost import LayerPasses, LeastLayers
 from phaze_opt.placement.candidate_costs import CandidateCosts
+from phaze_opt.placement.collected_candidates import collect_candidates
 from phaze_opt.placement.least_candidates import CandidateArrays, LeastCandidates
 from phaze_opt.placement.least_times import least_times_s
 from phaze_opt.placement.most_times import most_times_s
@@ -77,7 +78,7 @@ class LeastPlacement:
     @cached_property
     def _candidates(self) -> LeastCandidates:
         # Its costs of all stages, of which the bounds need a small part, are let go here.
-        candidates = LeastCandidates.of(
+        candidates = collect_candidates(
             CandidateCosts(self._bare), self._distinct, self._degrees, self._most_devices
         )
         if self._links_s is None:

@@ -14,8 +14,8 @@ from phaze_opt.partitioning.phaze_format import read_phaze
 from phaze_opt.partitioning.published import solve_published
 from phaze_opt.partitioning.unit_graph import build_unit_graph
 from phaze_opt.passes.layer_cost import LayerCost, LayerPasses, LeastLayers
+from phaze_opt.placement.collected_candidates import _of_whatever_is_kept
 from phaze_opt.placement.least import LeastPlacement
-from phaze_opt.placement.least_candidates import _of_whatever_is_kept
 from phaze_opt.placement.placement_problem import ChipRates, PlacementProblem
 from phaze_opt.placement.solve_placement import solve_placement
 from phaze_opt.training import Training

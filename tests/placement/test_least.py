@@ -21,8 +21,8 @@ from phaze_opt.passes.handled import HANDLED
 from phaze_opt.passes.layer_cost import LayerCost, LayerPasses, LeastLayers, PassCost
 from phaze_opt.passes.paired import least_of_pairs
 from phaze_opt.placement.candidate_costs import CandidateCosts
+from phaze_opt.placement.collected_candidates import _Collector, collect_candidates
 from phaze_opt.placement.least import LeastPlacement
-from phaze_opt.placement.least_candidates import LeastCandidates, _Collector
 from phaze_opt.placement.least_times import least_times_s
 from phaze_opt.placement.placement_problem import ChipRates, PlacementProblem
 from phaze_opt.placement.solve_placement import solve_placement
@@ -442,7 +442,7 @@ def test_what_runs_share_is_what_each_has_alone(problem: PlacementProblem, kept:
         alone = replace(problem, layers={tensor_degree: layers}, least=None)
         costs, distinct = CandidateCosts(alone), np.arange(len(layers))
         shared, own = (
-            LeastCandidates.of(costs, distinct),
+            collect_candidates(costs, distinct),
             _Collector(costs, distinct, None, None).collect(),
         )
         for stages, other in zip(shared.fitting(1000.0), own.fitting(1000.0), strict=True):
