@@ -5,7 +5,7 @@ BIN := .venv/bin
 STAMP := .venv/.installed
 DOCS_STAMP := .venv/.docs-installed
 
-.PHONY: setup study paper atlas benchmark test test-browser torture lint bench sampler-bench docs \
+.PHONY: setup study paper atlas atlas-verify benchmark test test-browser torture lint bench sampler-bench docs \
 	docs-test docs-update release clean
 
 setup: $(STAMP)
@@ -32,6 +32,10 @@ paper: $(STAMP)
 # Some 80 spaces, each enumerated; answers that build/atlas has are not computed again.
 atlas: $(STAMP)
 	$(BIN)/python -m studies.atlas $(OPTIONS)
+
+# Every certificate of build/atlas, each in a process of its own.
+atlas-verify: $(STAMP)
+	$(BIN)/python -m studies.atlas --check $(OPTIONS)
 
 # Samplers on the bundled tables: three minutes; OPTIONS="--tables" computes these too.
 benchmark: $(STAMP)

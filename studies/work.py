@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import resource
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
+from phaze_opt.child_processes import begin_in_process
 from phaze_opt.codec import from_builtins, from_json, to_builtins, to_json, write_whole
 from phaze_opt.errors import InputError
 from phaze_opt.evaluation import COST_MODEL_VERSION
@@ -17,6 +21,7 @@ from phaze_opt.store.opening import open_storage
 from phaze_opt.store.storage import Storage
 
 Answer = TypeVar("Answer")
+Item = TypeVar("Item")
 
 
 @dataclass(frozen=True)
@@ -83,6 +88,31 @@ class Work:
             self.tell(f"{part}: {spent_s:.0f} s of a processor in {wall_s:.0f} s")
         self.cpu_s[part] = kept.cpu_s
         return from_builtins(kept.answer, kind, f"answer of {part}")
+
+    def in_processes(
+        self, compute: Callable[[Work, Item], Answer], items: Iterable[Item]
+    ) -> list[Answer]:
+        """Return what a function makes of every item, each in a fresh process of the run.
+
+        Parameters
+        ----------
+        compute
+            Of a module; called with a run of one process in the same folder.
+        items
+            To be pickled, as the results are.
+        """
+        if self.workers == 1:
+            return [compute(self, item) for item in items]
+        spawn = multiprocessing.get_context("spawn")
+        with ProcessPoolExecutor(
+            self.workers, spawn, initializer=begin_in_process, max_tasks_per_child=1
+        ) as pool:
+            return list(pool.map(partial(_there, self.folder, compute), items))
+
+
+def _there(folder: Path, compute: Callable[[Work, Item], Answer], item: Item) -> Answer:
+    """Compute in a process of its own."""
+    return compute(Work(folder, workers=1), item)
 
 
 def _read(path: Path) -> _Kept | None:

@@ -9,8 +9,10 @@ from fnmatch import fnmatch
 from pathlib import Path
 
 from phaze_opt.codec import write_whole
-from studies.atlas.answers import answer, common_answer
-from studies.atlas.page import PARTS, page
+from studies.atlas.answers import answer, check, common_answer
+from studies.atlas.figures import picture
+from studies.atlas.page import page
+from studies.atlas.parts import PARTS, PICTURE
 from studies.atlas.questions import (
     FOLDER,
     MODELS,
@@ -47,7 +49,9 @@ def main() -> None:
     drawn = VARIED if options.robustness == [] else options.robustness or ()
     work = Work(options.work, options.workers)
     asked = _asked(options.only, options.parts)
-    answers = [answer(work, question, check=options.check) for question in asked]
+    answers = work.in_processes(answer, asked)
+    if options.check:
+        answers = check(work, answers)
     models = [each.question for each in answers if each.question.part == "models"]
     common = []
     if len(models) == len(MODELS) and (options.parts is None or "common" in options.parts):
@@ -57,6 +61,8 @@ def main() -> None:
             again = robust(work, question.spec, options.top, options.draws)
             answers[place] = replace(found, robust=again)
     write_whole(options.output / "RESULTS.md", page(answers, common).encode())
+    if models:
+        write_whole(options.output / PICTURE, picture(answers).encode())
 
 
 def _asked(only: Sequence[str], parts: Sequence[str] | None) -> list[Question]:

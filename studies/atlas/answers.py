@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from phaze_opt.evaluation import Evaluation
 from phaze_opt.hardware.accelerator import Accelerator
@@ -16,14 +16,16 @@ from phaze_opt.study.baselines import train_at_best
 from phaze_opt.whole_space.engine import Engine
 from phaze_opt.whole_space.enumerating import certificate_of, enumerate_study, verify_certificate
 from studies.atlas.believable import Believed, believed
+from studies.atlas.left_out import LeftOut, left_out
 from studies.atlas.questions import HBM_RATIO, KNOWN_CHIPS, Question, alone
 from studies.atlas.robustness import Robust
+from studies.atlas.scheduling import Scheduled, schedules
 from studies.paper.searches import Winner, enumerated, search, study_in
 from studies.paper.settings import changed
 from studies.work import Work
 
 TOP = 10
-LIMIT_S = 600.0
+LIMIT_S = 1800.0
 """Of a search; what is not certified then has a gap."""
 
 
@@ -130,7 +132,11 @@ class Answer:
     checks
         Statements of its certificate that were checked; ``None`` where that was not asked.
     believed
-        What is stated of the winner; of the models themselves.
+        What is stated of the winner; ``None`` where that is not asked.
+    examined
+        What random designs that were left out reach; ``None`` where that is not asked.
+    scheduled
+        What exact schedules bring; of the models themselves.
     robust
         How it stands under joint draws of all constants; ``None`` where that was not asked.
     """
@@ -141,6 +147,8 @@ class Answer:
     chip_first: Trained | None = None
     checks: int | None = None
     believed: Believed | None = None
+    examined: LeftOut | None = None
+    scheduled: Scheduled | None = None
     robust: Robust | None = None
 
 
@@ -163,34 +171,28 @@ class Common:
     trained: tuple[Trained, ...]
 
 
-def answer(work: Work, question: Question, *, check: bool = False) -> Answer:
-    """Answer a question, unless that was done.
-
-    Parameters
-    ----------
-    work
-        Of the run.
-    check
-        Whether to check the certificate, which takes more memory than to find it.
-    """
+def answer(work: Work, question: Question) -> Answer:
+    """Answer a question, unless that was done."""
     spec = question.spec
     proven = work.answer(f"prove-{spec.name}", spec, Proven, lambda: _prove(work, spec))
-    checks = None
-    if check and proven.status == "certified":
-        part = f"check-{spec.name}"
-        checks = work.answer(part, spec, Checked, lambda: _check(work, spec)).statements
-    if not question.beside:
-        return Answer(question, proven, checks=checks)
-    known = work.answer(f"known-{spec.name}", [spec, KNOWN_CHIPS], Known, lambda: _known(spec))
+    known = Known(())
+    if question.beside:
+        known = work.answer(f"known-{spec.name}", [spec, KNOWN_CHIPS], Known, lambda: _known(spec))
     first = None
     if question.chip_first:
         winner = search(work, alone(spec))
         part = f"chip-first-{spec.name}"
         first = work.answer(part, [spec, winner], Trained, lambda: _placed(spec, winner))
-    stated = None
-    if question.part == "models":
-        stated = believed(work, question, proven.values)
-    return Answer(question, proven, known.trained, first, checks, stated)
+    values = proven.values
+    return Answer(
+        question,
+        proven,
+        known.trained,
+        first,
+        believed=believed(work, question, values) if question.believed else None,
+        examined=left_out(work, spec, values) if question.examined else None,
+        scheduled=schedules(work, spec) if question.part == "models" else None,
+    )
 
 
 def _prove(work: Work, spec: StudySpec) -> Proven:
@@ -210,11 +212,31 @@ def _prove(work: Work, spec: StudySpec) -> Proven:
     )
 
 
-def _check(work: Work, spec: StudySpec) -> Checked:
-    """Check the certificate of a space that was enumerated."""
-    study = study_in(work, spec)
-    certificate = certificate_of(study, enumerate_study(study, top=TOP), TOP)
-    return Checked(sum(check.checked for check in verify_certificate(certificate)))
+def check(work: Work, answers: Sequence[Answer]) -> list[Answer]:
+    """Check the certificates of answers, unless that was done: each in a process of its own.
+
+    To check one takes as long as to find it, and up to 3.3 GB.
+
+    Raises
+    ------
+    RefusedError
+        If a statement of a certificate does not hold.
+    """
+    specs = [each.question.spec for each in answers if each.proven.status == "certified"]
+    checked = work.in_processes(_checked, specs)
+    statements = dict(zip([spec.name for spec in specs], checked, strict=True))
+    return [replace(each, checks=statements.get(each.question.spec.name)) for each in answers]
+
+
+def _checked(work: Work, spec: StudySpec) -> int:
+    """Check the certificate of a space that was enumerated; return how many statements it has."""
+
+    def found() -> Checked:
+        study = study_in(work, spec)
+        certificate = certificate_of(study, enumerate_study(study, top=TOP), TOP)
+        return Checked(sum(each.checked for each in verify_certificate(certificate)))
+
+    return work.answer(f"check-{spec.name}", spec, Checked, found).statements
 
 
 def common_answer(work: Work, spec: StudySpec, asked: Sequence[Question]) -> Common:

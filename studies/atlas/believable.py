@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 
@@ -77,7 +78,7 @@ class Believed:
     Attributes
     ----------
     words
-        Of the question.
+        Of the question, with the part of the page that it is in.
     """
 
     words: str
@@ -121,7 +122,8 @@ def believed(work: Work, question: Question, values: Mapping[str, Scalar]) -> Be
         *_halves(engine, design, winner, steps),
         _no_step_pays(steps),
     )
-    return Believed(question.words, statements, steps)
+    part = "" if question.part == "models" else f"{question.part}: "
+    return Believed(f"{part}{question.words}", statements, steps)
 
 
 def _stated(what: str, figure: float, low: float, high: float, source: str) -> Statement:
@@ -278,16 +280,25 @@ def _no_step_pays(steps: Sequence[Step]) -> Statement:
 
 
 def believed_summary(believed: Sequence[Believed]) -> str:
-    """Say how many winners are believed in everything, and what the others fail."""
-    failing = {each.words: [own.what for own in each.failing] for each in believed if each.failing}
-    words = f"{len(believed) - len(failing)} of {len(believed)} winners pass every statement of "
-    words += "the list of what was built and measured"
-    others = [f"{name} fails in {', '.join(own)}" for name, own in failing.items()]
+    """Say how many winners are believed in everything, and what the others fail most often."""
+    failing = Counter(own.what for each in believed for own in each.failing)
+    passing = sum(not each.failing for each in believed)
+    words = f"{passing} of {len(believed)} winners pass every statement of the list of what was "
+    words += "built and measured"
+    others = [f"{number} fail in {what}" for what, number in failing.most_common()]
     return f"{'; '.join([words, *others])}."
 
 
-def believed_lines(believed: Sequence[Believed]) -> Iterator[str]:
-    """Yield the section of the page: a table of statements and one of steps for every winner."""
+def believed_lines(believed: Sequence[Believed], detailed: Container[str]) -> Iterator[str]:
+    """Yield the section of the page.
+
+    Parameters
+    ----------
+    believed
+        Of all winners: one row each, with what does not hold.
+    detailed
+        Words of the questions with all statements and steps.
+    """
     yield "## Can the winners be believed?"
     yield ""
     yield (
@@ -296,10 +307,17 @@ def believed_lines(believed: Sequence[Believed]) -> Iterator[str]:
         "Where a figure lies outside, its row says what a step back would bring. A step keeps all "
         "other axes, and is placed again."
     )
+    yield ""
+    outside = [
+        [each.words, _held(each), "; ".join(f"{own.what}: {own.why_not}" for own in each.failing)]
+        for each in believed
+    ]
+    yield from table(("question", "hold", "outside, and why it stays so"), outside)
     for each in believed:
-        held = len(each.statements) - len(each.failing)
+        if each.words not in detailed:
+            continue
         yield ""
-        yield f"### {each.words}: {held} of {len(each.statements)} hold"
+        yield f"### {each.words}: {_held(each)} hold"
         yield ""
         rows = [
             [
@@ -315,3 +333,8 @@ def believed_lines(believed: Sequence[Believed]) -> Iterator[str]:
         steps = {(step.axis, step.up): step.words for step in each.steps}
         ways = [[axis, steps[axis, False], steps[axis, True]] for axis, up in steps if up]
         yield from table(("axis", "a step down", "a step up"), ways)
+
+
+def _held(believed: Believed) -> str:
+    """Return how many statements hold."""
+    return f"{len(believed.statements) - len(believed.failing)} of {len(believed.statements)}"

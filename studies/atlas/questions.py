@@ -85,6 +85,12 @@ class Variant:
 
 
 BITS = Variant("bits", "eight and four bits searched", axes=_BITS)
+PAID_BITS = Variant(
+    "bits",
+    "in eight or four bits",
+    axes={"precision": ["mxfp8", "nvfp4"], "fp8_ratio": 2.0, "fp4_ratio": 4.0},
+)
+"""Of chips that a budget limits: multipliers as tensor cores of 2024 have them."""
 VARIANTS = (
     Variant("one-wide", "no tensor parallelism", {"tensor_parallel": (1,)}),
     Variant("no-overlap", "nothing overlaps", {"overlap": "none"}),
@@ -136,6 +142,7 @@ NETWORK = Variant(
         "network.1.bandwidth_gb_per_s": [25.0, 50.0, 100.0],
     },
 )
+_DEGREES = ("expert_parallel", "context_parallel")
 _COMMON = {
     "microbatch": {"solve": [1, 2]},
     "recompute": {"solve": ["none", "full"]},
@@ -159,6 +166,10 @@ class Question:
     beside, chip_first
         Whether known chips stand beside it, and whether the chip is searched alone too, and placed
         afterwards.
+    believed
+        Whether its winner is set against what was built and measured.
+    examined
+        Whether random designs that were left out are evaluated.
     """
 
     part: str
@@ -167,6 +178,8 @@ class Question:
     against: str = ""
     beside: bool = False
     chip_first: bool = False
+    believed: bool = False
+    examined: bool = False
 
 
 def questions() -> Iterator[Question]:
@@ -175,12 +188,14 @@ def questions() -> Iterator[Question]:
     for asked in MODELS:
         spec = changed(base, asked.name, asked.axes, model=asked.model, **asked.fields)
         varied = asked.name in VARIED
-        yield Question("models", asked.name, spec, beside=True, chip_first=varied)
-        yield _varied("bits", asked.name, spec, BITS)
+        first = Question("models", asked.name, spec, beside=True, chip_first=True)
+        yield replace(first, believed=True, examined=varied)
+        yield replace(_varied("bits", asked.name, spec, BITS), believed=True)
         for budget in BUDGETS:
-            paid = _varied(budget.name, asked.name, spec, budget)
+            paid = replace(_varied(budget.name, asked.name, spec, budget), believed=True)
             yield replace(paid, beside=True)
-            yield _varied(budget.name, f"{asked.name}, {BITS.words}", paid.spec, BITS)
+            narrow = _varied(budget.name, f"{asked.name}, {PAID_BITS.words}", paid.spec, PAID_BITS)
+            yield replace(narrow, believed=True)
         if varied:
             yield from _of_varied(asked.name, spec)
 
@@ -199,9 +214,11 @@ def _of_varied(name: str, spec: StudySpec) -> Iterator[Question]:
         batch = spec.global_batch * devices // spec.devices
         fields = {"devices": devices, "global_batch": batch}
         words = f"{name}, {devices:,} devices"
-        yield _varied("devices", words, spec, Variant(f"on-{devices}", "", fields))
+        more = _varied("devices", words, spec, Variant(f"on-{devices}", "", fields))
+        yield replace(more, chip_first=True)
     for variant in VARIANTS:
-        yield _varied("variants", f"{name}, {variant.words}", spec, variant)
+        other = _varied("variants", f"{name}, {variant.words}", spec, variant)
+        yield replace(other, chip_first=True)
 
 
 def _varied(part: str, words: str, spec: StudySpec, variant: Variant) -> Question:
@@ -239,6 +256,5 @@ def alone(spec: StudySpec) -> StudySpec:
         "hbm_gb_per_s": [HBM_RATIO * float(gib) for gib in spec.space.values_of("hbm_gib")],
         **{"recompute": "none", "zero": 0, "sequence_parallel": False},
     }
-    if "expert_parallel" in spec.space.axes:
-        axes["expert_parallel"] = 1
+    axes |= {degree: 1 for degree in _DEGREES if degree in spec.space.axes}
     return changed(spec, "alone", axes, devices=1, tensor_parallel=(1,))

@@ -6,20 +6,16 @@ No design but these is looked at: one that is not among them may be the best of 
 
 from __future__ import annotations
 
-import multiprocessing
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from math import ceil
-from pathlib import Path
 
 import numpy as np
 from scipy.stats import rankdata
 
 from phaze_opt.arrays import FloatArray
 from phaze_opt.bounds.space_chips import allowed_chips
-from phaze_opt.child_processes import begin_in_process
 from phaze_opt.errors import InputError
 from phaze_opt.spec.axes import Scalar
 from phaze_opt.spec.frozen import ResolvedStudy
@@ -229,9 +225,7 @@ def robust(work: Work, spec: StudySpec, designs: int = DESIGNS, draws: int = DRA
     certified, starts = _Certified.of(work, spec, designs), range(0, draws, BLOCK)
     if work.workers > 1:
         shares = [starts[first :: work.workers] for first in range(min(work.workers, len(starts)))]
-        spawn = multiprocessing.get_context("spawn")
-        with ProcessPoolExecutor(len(shares), spawn, initializer=begin_in_process) as pool:
-            list(pool.map(partial(_rank_there, work.folder, spec, designs), shares))
+        work.in_processes(_rank_share, [(spec, designs, share) for share in shares])
     drawn = _rank(work, certified, starts)[:draws]
     key = [spec, designs, draws, certified.constants]
     steady = work.answer(f"steady-{spec.name}", key, Steady, lambda: certified.steadiest(drawn))
@@ -258,9 +252,9 @@ def _rank(work: Work, certified: _Certified, starts: Sequence[int]) -> list[Draw
     return drawn
 
 
-def _rank_there(folder: Path, spec: StudySpec, designs: int, starts: Sequence[int]) -> None:
+def _rank_share(work: Work, share: tuple[StudySpec, int, Sequence[int]]) -> None:
     """Rank some blocks in a process of their own."""
-    work = Work(folder)
+    spec, designs, starts = share
     _rank(work, _Certified.of(work, spec, designs), starts)
 
 

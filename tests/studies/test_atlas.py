@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -14,8 +15,10 @@ from phaze_opt.spec.study_spec import ConstraintSpec, StudySpec
 from studies.atlas import __main__ as program
 from studies.atlas import believable
 from studies.atlas import questions as asking
-from studies.atlas.answers import Answer, answer, common_answer
+from studies.atlas.answers import Answer, answer, check, common_answer
 from studies.atlas.believable import believed_summary
+from studies.atlas.figures import picture
+from studies.atlas.left_out import left_out
 from studies.atlas.page import page
 from studies.atlas.questions import (
     BITS,
@@ -29,6 +32,7 @@ from studies.atlas.questions import (
     questions,
     read_base,
 )
+from studies.atlas.scheduling import WAYS
 from studies.certified import find, main
 from studies.paper.settings import changed
 from studies.work import Work
@@ -52,6 +56,14 @@ base = "tpuv4-lanes"
 num_tc = {{cores}}
 pe_x = [64, 128]
 """
+
+
+@dataclass(frozen=True)
+class Noted:
+    """An answer, and the process that found it."""
+
+    number: int
+    process: int
 
 
 @pytest.fixture(scope="module")
@@ -86,18 +98,17 @@ def answers(work: Work, small: StudySpec) -> list[Answer]:
     """Return the answers of a model, of fewer bits, and of more devices."""
     axes = {**BITS.axes, "precision": ["bf16", "mxfp8"]}
     asked = [
-        Question("models", "small", small, beside=True, chip_first=True),
-        Question("bits", "small", changed(small, "bits", axes), small.name),
+        Question("models", "small", small, beside=True, chip_first=True, believed=True),
+        Question("bits", "small", changed(small, "bits", axes), small.name, believed=True),
         Question("devices", "16 devices", changed(small, "on-16", devices=16), small.name),
     ]
+    asked[0] = replace(asked[0], examined=True)
     budgets = [
         Question(budget.name, "small", _within(small, budget, limit), small.name, beside=True)
         for budget, limit in zip(BUDGETS, _LIMITS, strict=True)
     ]
-    return [
-        *[answer(work, each, check=each.part == "models") for each in asked],
-        *[answer(work, each) for each in budgets],
-    ]
+    first, *others = [answer(work, each) for each in [*asked, *budgets]]
+    return [*check(work, [first]), *others]
 
 
 def test_nothing_beats_a_winner(answers: list[Answer]) -> None:
@@ -114,8 +125,8 @@ def test_answers_are_kept(work: Work, answers: list[Answer]) -> None:
     """Asked again, nothing is computed."""
     first = answers[0]
     told: list[str] = []
-    again = answer(replace(work, tell=told.append), first.question, check=True)
-    assert again == first and not told
+    silent = replace(work, tell=told.append)
+    assert check(silent, [answer(silent, first.question)]) == [first] and not told
 
 
 def test_every_figure_of_the_page_is_an_answer(answers: list[Answer]) -> None:
@@ -123,15 +134,62 @@ def test_every_figure_of_the_page_is_an_answer(answers: list[Answer]) -> None:
     text = page(answers)
     assert "5 of 5 optima are certified" in text
     stated = [each.believed for each in answers if each.believed is not None]
-    assert [each.words for each in stated] == ["small"]
+    assert [each.words for each in stated] == ["small", "bits: small"]
     assert believed_summary(stated) in text
     for own in stated:
         held = len(own.statements) - len(own.failing)
-        assert f"### {own.words}: {held} of {len(own.statements)} hold" in text
+        assert f"| {own.words} | {held} of {len(own.statements)} |" in text
+        head = f"### {own.words}: {held} of {len(own.statements)} hold"
+        assert (head in text) == (own is stated[0])
     for each in answers:
         assert f"| {each.question.spec.name} | {each.proven.points:,} |" in text
     ratio = answers[1].proven.trained.samples_per_s / answers[0].proven.trained.samples_per_s
     assert f"| {ratio:.3f} | " in text
+
+
+def test_no_design_that_was_left_out_is_better(
+    work: Work, small: StudySpec, answers: list[Answer]
+) -> None:
+    """All of a small space are looked at; beside another design than the best, some are better."""
+    examined, proven = answers[0].examined, answers[0].proven
+    assert examined is not None and (examined.designs, examined.better) == (proven.points - 1, 0)
+    assert 0.0 < examined.best <= 1.0
+    worse = changed(small, "worse")
+    other = {**proven.values, "num_tc": 8 if proven.values["num_tc"] == 16 else 16}
+    assert left_out(work, worse, other).better > 0
+    assert left_out(work, changed(small, "few"), proven.values, designs=2).designs == 2
+
+
+def test_exact_schedules_are_the_fastest(answers: list[Answer]) -> None:
+    """Of all ways, on every number of cores; with one core an operator alone leaves the other."""
+    found = answers[0].scheduled
+    assert found is not None
+    for way in WAYS:
+        assert all(0.0 < own <= 1.0 for own in found.relative[way])
+    assert {*found.relative[WAYS[-1]]} == {1.0}
+    text = page(answers)
+    assert f"{min(found.relative[WAYS[0]]):.3f} ({WAYS[0]})" in text
+
+
+def test_the_picture_has_every_known_chip(answers: list[Answer]) -> None:
+    """Beside the winners of each budget; it is the same for the same answers."""
+    drawn = picture(answers)
+    assert drawn == picture(answers)
+    for words in (*KNOWN_CHIPS, "area of an H100", "dollars of 1,024 H100", "time of the winners"):
+        assert words in drawn
+
+
+def _noted(work: Work, number: int) -> Noted:
+    """Keep the process in which a number was asked for."""
+    return work.answer(f"note-{number}", number, Noted, lambda: Noted(number, os.getpid()))
+
+
+def test_processes_keep_what_they_find(tmp_path: Path) -> None:
+    """Each item in its own process, in the order of the items, and once."""
+    found = Work(tmp_path, workers=2).in_processes(_noted, [7, 5])
+    assert [each.number for each in found] == [7, 5]
+    assert len({os.getpid(), *(each.process for each in found)}) == 3
+    assert Work(tmp_path, workers=1).in_processes(_noted, [7, 5]) == found
 
 
 def test_budgets_are_kept(answers: list[Answer]) -> None:

@@ -134,12 +134,14 @@ def test_measured_utilisation_is_that_of_the_evaluation_in_the_measured_time() -
 
 def test_the_page_has_a_table_for_every_winner(winner: Believed, poor: Believed) -> None:
     """The summary counts those that pass everything, and names what the others fail."""
-    text = "\n".join(believed_lines([poor]))
+    text = "\n".join(believed_lines([poor], ["small"]))
     held = len(poor.statements) - len(poor.failing)
     assert f"### small: {held} of {len(poor.statements)} hold" in text
+    assert f"| small | {held} of {len(poor.statements)} | {poor.failing[0].what}: " in text
+    assert "###" not in "\n".join(believed_lines([poor], []))
     for step in poor.steps:
         assert f" {step.words} |" in text
     summary = believed_summary([winner, poor])
     assert summary.startswith("1 of 2 winners pass every statement")
-    assert poor.failing[0].what in summary
+    assert f"1 fail in {poor.failing[0].what}" in summary
     assert believed_summary([winner]).endswith("measured.")
