@@ -24,7 +24,7 @@ from .output import (
     warn_of_power,
 )
 from .study_compare import compare
-from .study_enumerate import enumerate_all, verify
+from .study_enumerate import DaskOption, enumerate_all, verify
 from .study_front import pareto, robust
 from .study_storage import NameArgument, open_database, open_study, say_storage
 
@@ -73,6 +73,7 @@ def run(
         typer.Option(help="Complete trials in TOTAL; by default what the study file says."),
     ] = None,
     workers: Annotated[int, typer.Option(help="Processes.")] = 1,
+    dask: DaskOption = None,
     storage: StorageOption = None,
 ) -> None:
     """Run a study; Ctrl-C finishes the running trial, and the same command goes on.
@@ -85,6 +86,8 @@ def run(
         phaze-opt study run quickstart
 
         phaze-opt study run quickstart --trials 300 --workers 2
+
+        phaze-opt study run ours --dask tcp://host:8786
     """
     from phaze_opt.report.publishing import Publisher
     from phaze_opt.report.study_words import limit_words
@@ -95,7 +98,7 @@ def run(
     study = open_study(name, storage)
     say(limit_words(study.resolved.spec))
     with run_progress() as show:
-        outcome = study.run(trials, workers=workers, on_progress=show, show=Publisher)
+        outcome = study.run(trials, workers=workers, on_progress=show, show=Publisher, dask=dask)
     print(outcome)
     if outcome.is_stopped:
         say(f"Stopped; '{next_command(name, outcome.total, study.resolved)}' goes on from here.")

@@ -9,7 +9,8 @@ The modules, in the order in which a study uses them:
 - `study`: `study.create_study`, `study.load_study` and the study itself.
 - `spec_check`: size of the space, feasible share and cost of a spec, before a run.
 - `running`: a run, from the baselines and tickets to its end; `processes`: worker processes and
-  signals; `worker`: a worker claims tickets, asks a sampler (`samplers`), evaluates and tells;
+  signals; `lasting_executors`: executors whose processes may be lost, such as a dask cluster;
+  `worker`: a worker claims tickets, asks a sampler (`samplers`), evaluates and tells;
   `watching`: passes trials of a worker to the dashboard.
 - `past_trials`: finished trials as points and costs, which a worker begins with.
 - `guided`: the points of the sampler ``bound``, also for a study of Optuna alone.

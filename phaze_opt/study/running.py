@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -14,7 +15,7 @@ from phaze_opt.limits import MOST_TRIALS, MOST_WORKERS, check_size
 from phaze_opt.spec.objectives import Measured
 from phaze_opt.spec.space import DesignPoint, params_of
 from phaze_opt.store.caches import EvaluationCache, ScheduleCache
-from phaze_opt.store.failures import DatabaseError, patiently
+from phaze_opt.store.failures import DatabaseError, LostConnectionError, patiently
 from phaze_opt.store.leases import LeaseKeeper, expire_dead_workers, new_token
 from phaze_opt.store.opening import open_storage, reading_once
 from phaze_opt.store.presence import present
@@ -29,6 +30,7 @@ from phaze_opt.study.baselines import (
     why_not_found,
 )
 from phaze_opt.study.best_design import best_design
+from phaze_opt.study.lasting_executors import POLL_S, dask_executor
 from phaze_opt.study.neighbourhood import evaluated_steps
 from phaze_opt.study.objective import Evaluator, Objective
 from phaze_opt.study.processes import StopNow, StopSignals, WorkerJob, WorkerProcesses
@@ -133,6 +135,7 @@ def run_study(
     on_progress: Callable[[Progress], None],
     lease_s: float,
     show: ShowStudy | None = None,
+    dask: str | None = None,
 ) -> RunOutcome:
     """Run until the study has ``trials`` complete trials in total.
 
@@ -140,7 +143,7 @@ def run_study(
     ----------
     evaluator
         Evaluates a point.
-    trials, workers, on_progress, lease_s, show
+    trials, workers, on_progress, lease_s, show, dask
         See `phaze_opt.study.study.Study.run`.
 
     Raises
@@ -167,7 +170,11 @@ def run_study(
         run = StudyRun(study, evaluator, total, lease_s, stop, show)
         if not patiently(partial(_is_done, run)):
             with present(study, new_token(), lease_s):
-                _run_trials(run, workers, report, is_watched=on_progress is not ignore_progress)
+                if dask is not None:
+                    _run_on_dask(run, dask, report)
+                else:
+                    watched = on_progress is not ignore_progress
+                    _run_trials(run, workers, report, is_watched=watched)
         if patiently(partial(_is_done, run)) and not stop.requested:
             patiently(partial(_prove_best, run, new_token()))
             patiently(partial(_evaluate_steps, run))
@@ -180,9 +187,9 @@ def run_study(
     return RunOutcome(total, counts, stop.exit_code, failures, proven)
 
 
-def worker_main(job: WorkerJob, stop: StopSignals) -> None:
-    """Open the storage of the environment, and work on a study as a worker."""
-    study = patiently(lambda: find_study(job.name, open_storage()))
+def worker_main(job: WorkerJob, stop: StopSignals, url: str | None = None) -> None:
+    """Open a storage, by default that of the environment, and work on a study as a worker."""
+    study = patiently(lambda: find_study(job.name, open_storage(url)))
     run = StudyRun(study, job.evaluator, job.total, job.lease_s, stop, job.show)
     _work_on(run, lambda number, metrics: None, is_alone=False)
 
@@ -207,6 +214,31 @@ def _run_trials(
         if patiently(prepare):
             patiently(report)
             processes.run(report)
+
+
+def _run_on_dask(run: StudyRun, address: str, report: Callable[[], int]) -> None:
+    """Prepare the tickets, then let a worker work in every thread of a dask cluster.
+
+    Signals reach this process only: it asks the workers by the database to begin no trial more.
+    """
+    storage = run.study.storage
+    job = WorkerJob(worker_main, run.study.name, run.total, run.lease_s, run.evaluator, run.show)
+    url = storage.url.render_as_string(hide_password=False)
+    with dask_executor(address) as (executor, workers):
+        if not patiently(partial(_prepare, run, new_token())):
+            return
+        work = partial(worker_main, job, StopSignals(), url)
+        tasks, asked = [executor.submit(work) for _ in range(workers)], False
+        while sum(task.is_done() for task in tasks) < workers:
+            with suppress(LostConnectionError):
+                report()
+            if run.stop.requested and not asked:
+                patiently(partial(run.study.office(run.lease_s).request_stop, True))
+                asked = True
+            time.sleep(POLL_S)
+        errors = [error for task in tasks if (error := task.error()) is not None]
+        if len(errors) == workers:
+            raise errors[0]
 
 
 def _work_on(run: StudyRun, on_trial: TrialCallback, *, is_alone: bool) -> None:

@@ -66,6 +66,7 @@ class Study(StoredStudy, PrintsAsTables, DrawsPlots):
         on_progress: Callable[[Progress], None] = ignore_progress,
         lease_s: float = DEFAULT_LEASE_S,
         show: ShowStudy | None = None,
+        dask: str | None = None,
     ) -> RunOutcome:
         """Run until the study has ``trials`` complete trials in total.
 
@@ -82,6 +83,9 @@ class Study(StoredStudy, PrintsAsTables, DrawsPlots):
         show
             Updates the dashboard of the study in every worker, as the command line does with
             `phaze_opt.report.publishing.Publisher`.
+        dask
+            Address of a dask scheduler, whose workers replace the processes on this machine; they
+            reach the database by its URL.
 
         Raises
         ------
@@ -90,10 +94,16 @@ class Study(StoredStudy, PrintsAsTables, DrawsPlots):
         DamagedError
             If rows of the study cannot be read; then nothing is changed.
         InputError
-            If a number is not positive, or the lease too long.
+            If a number is not positive, or the lease too long; if ``dask`` is given with several
+            ``workers``, is not installed, or has no scheduler.
         """
         self.check_version()
-        return run_study(self, self.evaluator, trials, workers, on_progress, lease_s, show)
+        if dask is not None and workers != 1:
+            raise InputError(
+                f"workers is {workers}, but the workers are those of the dask cluster {dask}: "
+                "leave one of them out."
+            )
+        return run_study(self, self.evaluator, trials, workers, on_progress, lease_s, show, dask)
 
     def check_version(self) -> None:
         """Refuse a study of another cost model.

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from functools import partial
@@ -20,12 +17,14 @@ from phaze_opt.bounds import best_first
 from phaze_opt.errors import InputError
 from phaze_opt.spec.space import Space
 from phaze_opt.store.tables import EvaluationRow
+from phaze_opt.study import lasting_executors
 from phaze_opt.study.study import Study, create_study, load_study
 from phaze_opt.whole_space import pools
 from phaze_opt.whole_space.certificate import Certificate
 from phaze_opt.whole_space.engine import EngineJob
 from phaze_opt.whole_space.enumerating import certificate_of, enumerate_study
 from phaze_opt.whole_space.exhaustive import EnumerationProgress
+from tests.dask_cluster import Cluster
 from tests.study.fakes import TOY, toy_spec
 
 TOP = 5
@@ -109,41 +108,6 @@ def children() -> Iterator[int]:
                 yield int(entry.name)
 
 
-class Cluster:
-    """Processes of a dask cluster on this machine: a scheduler and its workers."""
-
-    def __init__(self, folder: Path, workers: int = 2) -> None:
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port = free.getsockname()[1]
-        self.address = f"tcp://127.0.0.1:{self.port}"
-        self._folder, self._count = folder, workers
-        self.workers: list[subprocess.Popen[bytes]] = []
-        self.start()
-
-    def start(self) -> None:
-        """Start the scheduler, and the workers, which end with the one that they had."""
-        place = ("--host", "127.0.0.1", "--port", str(self.port), "--no-show", "--no-dashboard")
-        self.scheduler = self._started("dask_scheduler", *place)
-        options = ("--nthreads", "1", "--no-nanny", "--no-dashboard", "--death-timeout", "60")
-        for worker in self.workers:
-            worker.wait(60)
-        self.workers = [
-            self._started("dask_worker", self.address, *options) for _ in range(self._count)
-        ]
-
-    def _started(self, program: str, *options: str) -> subprocess.Popen[bytes]:
-        command = [sys.executable, "-m", f"distributed.cli.{program}", *options]
-        with (self._folder / "log").open("ab") as log:
-            return subprocess.Popen(command, cwd=self._folder, stdout=log, stderr=log)
-
-    def end(self) -> None:
-        """Kill all processes."""
-        for process in (self.scheduler, *self.workers):
-            process.kill()
-            process.wait()
-
-
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[Cluster]:
     """Start a cluster, and end it with the test."""
@@ -183,7 +147,7 @@ def test_work_of_a_lost_scheduler_is_given_again(
     try:
         job = EngineJob(None, study.name, study.evaluator)
         with pools.dask_cluster(job, cluster.address) as pool:
-            begun = pool._task(partial(time.sleep, 2.0))
+            begun = pool._executor.submit(partial(time.sleep, 2.0))
             cluster.scheduler.kill()
             cluster.scheduler.wait()
             cluster.start()
@@ -195,7 +159,7 @@ def test_work_of_a_lost_scheduler_is_given_again(
 
 def test_refusals(study: Study, monkeypatch: pytest.MonkeyPatch) -> None:
     """Too few workers, and no scheduler, are refused in a sentence."""
-    monkeypatch.setattr(pools, "CONNECT_S", 1)
+    monkeypatch.setattr(lasting_executors, "CONNECT_S", 1)
     with pytest.raises(InputError, match="workers is 0"):
         enumerate_study(study, workers=0)
     with pytest.raises(InputError, match="no dask scheduler at tcp"):
