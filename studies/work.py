@@ -75,19 +75,29 @@ class Work:
         compute
             Finds it.
         """
-        asked = content_hash([to_builtins(question), COST_MODEL_VERSION])
-        path = self.folder / "parts" / f"{part}.json"
-        kept = _read(path)
-        if kept is None or kept.question != asked:
+        kept = self._kept(part, question)
+        if kept is None:
             self.tell(f"{part} …")
             cpu_s, began_s = _cpu_s(), time.monotonic()
             computed = compute()
             spent_s, wall_s = _cpu_s() - cpu_s, time.monotonic() - began_s
-            kept = _Kept(asked, spent_s, wall_s, to_builtins(computed))
-            write_whole(path, to_json(kept))
+            kept = _Kept(_asked(question), spent_s, wall_s, to_builtins(computed))
+            write_whole(self._path(part), to_json(kept))
             self.tell(f"{part}: {spent_s:.0f} s of a processor in {wall_s:.0f} s")
         self.cpu_s[part] = kept.cpu_s
         return from_builtins(kept.answer, kind, f"answer of {part}")
+
+    def has(self, part: str, question: object) -> bool:
+        """Whether the answer of a part is kept."""
+        return self._kept(part, question) is not None
+
+    def _kept(self, part: str, question: object) -> _Kept | None:
+        """Return what is kept for a question of this program, if anything is."""
+        kept = _read(self._path(part))
+        return kept if kept is not None and kept.question == _asked(question) else None
+
+    def _path(self, part: str) -> Path:
+        return self.folder / "parts" / f"{part}.json"
 
     def in_processes(
         self, compute: Callable[[Work, Item], Answer], items: Iterable[Item]
@@ -113,6 +123,11 @@ class Work:
 def _there(folder: Path, compute: Callable[[Work, Item], Answer], item: Item) -> Answer:
     """Compute in a process of its own."""
     return compute(Work(folder, workers=1), item)
+
+
+def _asked(question: object) -> str:
+    """Return what tells a question from others, and from that of another cost model."""
+    return content_hash([to_builtins(question), COST_MODEL_VERSION])
 
 
 def _read(path: Path) -> _Kept | None:

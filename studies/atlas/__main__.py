@@ -9,7 +9,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 
 from phaze_opt.codec import write_whole
-from studies.atlas.answers import answer, check, common_answer
+from studies.atlas.answers import answer, check, common_answer, is_proven
 from studies.atlas.figures import picture
 from studies.atlas.page import page
 from studies.atlas.parts import PARTS, PICTURE
@@ -35,6 +35,8 @@ def main() -> None:
     parts = f"of the page: {', '.join(PARTS)}, common (with models)"
     parser.add_argument("--parts", nargs="+", help=parts)
     parser.add_argument("--check", action="store_true", help="check the certificates")
+    kept = "search nothing: write what is known, and what is left"
+    parser.add_argument("--kept", action="store_true", help=kept)
     parser.add_argument(
         "--robustness",
         nargs="*",
@@ -49,6 +51,8 @@ def main() -> None:
     drawn = VARIED if options.robustness == [] else options.robustness or ()
     work = Work(options.work, options.workers)
     asked = _asked(options.only, options.parts)
+    left = [each for each in asked if options.kept and not is_proven(work, each)]
+    asked = [question for question in asked if question not in left]
     answers = work.in_processes(answer, asked)
     if options.check:
         answers = check(work, answers)
@@ -60,7 +64,7 @@ def main() -> None:
         if question.part == "models" and question.words in drawn:
             again = robust(work, question.spec, options.top, options.draws)
             answers[place] = replace(found, robust=again)
-    write_whole(options.output / "RESULTS.md", page(answers, common).encode())
+    write_whole(options.output / "RESULTS.md", page(answers, common, left).encode())
     if models:
         write_whole(options.output / PICTURE, picture(answers).encode())
 

@@ -93,7 +93,8 @@ class Proven:
     points, evaluated
         Designs of the space, and those that were evaluated.
     status, gap
-        ``certified``, or how far the best may be below the bound of the others.
+        ``certified``, or how far the best may be below the bound of the others; ``None`` where some
+        have no bound yet.
     """
 
     values: Mapping[str, Scalar]
@@ -101,7 +102,7 @@ class Proven:
     points: int
     evaluated: int
     status: str
-    gap: float
+    gap: float | None
     trained: Trained
 
 
@@ -195,6 +196,11 @@ def answer(work: Work, question: Question) -> Answer:
     )
 
 
+def is_proven(work: Work, question: Question) -> bool:
+    """Whether the search of a question is done."""
+    return work.has(f"prove-{question.spec.name}", question.spec)
+
+
 def _prove(work: Work, spec: StudySpec) -> Proven:
     """Enumerate a space, and evaluate the best design once more."""
     study, enumeration = enumerated(work, spec, TOP, LIMIT_S)
@@ -207,7 +213,7 @@ def _prove(work: Work, spec: StudySpec) -> Proven:
         points=enumeration.points,
         evaluated=enumeration.evaluated,
         status=enumeration.status,
-        gap=enumeration.gap or 0.0,
+        gap=enumeration.gap,
         trained=Trained.by("winner", best.metrics.area_mm2, run.evaluation, spec.global_batch),
     )
 

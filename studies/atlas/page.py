@@ -10,12 +10,15 @@ from studies.atlas.believable import believed_lines, believed_summary
 from studies.atlas.left_out import left_out_lines
 from studies.atlas.markdown import table
 from studies.atlas.parts import PARTS, common_lines
+from studies.atlas.questions import Question
 from studies.atlas.ratios import CHIP_AXES, base_of, relative, relative_words, times_base
 from studies.atlas.robustness import NEAR, robust_lines
 from studies.atlas.scheduling import schedules_lines
 
 
-def page(answers: Sequence[Answer], common: Sequence[Common] = ()) -> str:
+def page(
+    answers: Sequence[Answer], common: Sequence[Common] = (), left: Sequence[Question] = ()
+) -> str:
     """Return the page.
 
     Parameters
@@ -24,11 +27,16 @@ def page(answers: Sequence[Answer], common: Sequence[Common] = ()) -> str:
         In the order of the questions.
     common
         Chips for many models; none where that is not asked.
+    left
+        What was asked, and is not answered.
     """
     of_part: dict[str, list[Answer]] = {}
     for answer in answers:
         of_part.setdefault(answer.question.part, []).append(answer)
     lines = ["# What should train the models of 2026?", "", *_first(answers), ""]
+    if left:
+        names = ", ".join(f"`{question.spec.name}`" for question in left)
+        lines += [f"Not answered yet, {len(left)} of {len(answers) + len(left)}: {names}.", ""]
     for part, write in PARTS.items():
         if part in of_part:
             lines += [*write(of_part[part], answers), ""]
@@ -111,10 +119,11 @@ def _first(answers: Sequence[Answer]) -> Iterator[str]:
     reached = {answer.question.words: relative(answer.known[0], answer) for answer in models}
     fitting = {words: 1.0 / own for words, own in reached.items() if own > 0.0}
     certified = sum(answer.proven.status == "certified" for answer in answers)
-    gaps = [answer.proven.gap for answer in answers]
-    rest = (
-        f"; what is left of the others is no more than {max(gaps):.1%} better" if any(gaps) else ""
-    )
+    gaps = [each.proven.gap for each in answers if each.proven.status != "certified"]
+    known = [gap for gap in gaps if gap is not None]
+    rest = f"; {len(known)} are at most {max(known):.1%} below it" if known else ""
+    if None in gaps:
+        rest += f"; {gaps.count(None)} have no bound yet"
     yield (
         f"{certified} of {len(answers)} optima are certified: no other design of the space is "
         f"better, for this model of costs{rest}. How well a model learns in fewer bits is not "
@@ -169,4 +178,6 @@ def _proofs(answers: Sequence[Answer]) -> Iterator[str]:
 def _status(answer: Answer) -> str:
     """Return whether the optimum is certified, else its gap."""
     proven = answer.proven
-    return proven.status if proven.gap == 0.0 else f"gap {proven.gap:.1%}"
+    if proven.status == "certified":
+        return proven.status
+    return "no bound yet" if proven.gap is None else f"gap {proven.gap:.1%}"

@@ -255,6 +255,12 @@ def test_the_program_ranks_again_where_that_is_asked(
     monkeypatch.setattr("sys.argv", [*given, "--robustness", "--draws", "2", "--top", "2"])
     program.main()
     assert "| llama3-8b | 2 | 2 | " in (work.folder / "RESULTS.md").read_text()
+    other = Question("bits", "other", changed(asked.spec, "other"), asked.spec.name)
+    monkeypatch.setattr(program, "questions", lambda: [asked, other])
+    monkeypatch.setattr("sys.argv", [*given, "--kept"])
+    program.main()
+    text = (work.folder / "RESULTS.md").read_text()
+    assert f"Not answered yet, 1 of 2: `{other.spec.name}`." in text
     for wrong in (["--draws", "0"], ["--top", "few"], ["--robustness", "llama3"]):
         monkeypatch.setattr("sys.argv", [*given, *wrong])
         with pytest.raises(SystemExit) as stopped:
