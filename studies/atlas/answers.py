@@ -16,10 +16,11 @@ from phaze_opt.study.baselines import train_at_best
 from phaze_opt.whole_space.engine import Engine
 from phaze_opt.whole_space.enumerating import certificate_of, enumerate_study, verify_certificate
 from studies.atlas.believable import Believed, believed
-from studies.atlas.left_out import LeftOut, left_out
+from studies.atlas.examined import examine
 from studies.atlas.questions import HBM_RATIO, KNOWN_CHIPS, Question, alone
 from studies.atlas.robustness import Robust
 from studies.atlas.scheduling import Scheduled, schedules
+from studies.left_out import LeftOut
 from studies.paper.searches import Winner, enumerated, search, study_in
 from studies.paper.settings import changed
 from studies.work import Work
@@ -191,7 +192,7 @@ def answer(work: Work, question: Question) -> Answer:
         known.trained,
         first,
         believed=believed(work, question, values) if question.believed else None,
-        examined=left_out(work, spec, values) if question.examined else None,
+        examined=examine(work, spec, values) if question.examined else None,
         scheduled=schedules(work, spec) if question.part == "models" else None,
     )
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from phaze_opt.evaluation import COST_MODEL_VERSION
 from studies.atlas.answers import Answer, Common
 from studies.atlas.believable import believed_lines, believed_summary
-from studies.atlas.left_out import left_out_lines
+from studies.atlas.examined import examined_lines
 from studies.atlas.markdown import table
 from studies.atlas.parts import PARTS, common_lines
 from studies.atlas.questions import Question
@@ -59,7 +59,7 @@ def _of_models(answers: Sequence[Answer]) -> Iterator[str]:
         models = {each.question.words for each in answers if each.question.part == "models"}
         yield from [*believed_lines(believed, models), ""]
     if examined := {each.question.words: each.examined for each in answers if each.examined}:
-        yield from [*left_out_lines(examined), ""]
+        yield from [*examined_lines(examined), ""]
 
 
 def _joint(firsts: Sequence[Answer]) -> Iterator[str]:
