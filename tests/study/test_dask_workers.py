@@ -34,8 +34,8 @@ def study(sqlite_url: str) -> Study:
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[Cluster]:
-    """Start a cluster of four workers, and end it with the test."""
-    cluster = Cluster(tmp_path, workers=4)
+    """Start a cluster of four processes, and end it with the test."""
+    cluster = Cluster(tmp_path, workers=3)
     try:
         yield cluster
     finally:
