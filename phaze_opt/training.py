@@ -191,8 +191,9 @@ class Training:
         Shared out, only the dispatcher ``nccl`` sends them.
     dispatch_precision
         In what tokens go to their experts, and gradients of results after them: ``fp8`` with a
-        scale per 128 elements (DeepEP), where experts multiply in fp8 so that they are cast anyway.
-        Results come back in 16 bits. What devices hold is that of 16 bits.
+        scale per 128 elements (DeepEP), where experts multiply in fp8; see
+        `phaze_opt.workload.narrow_dispatch`. Results come back in 16 bits. What devices hold is
+        that of 16 bits.
     zero_group
         Among how many neighbouring replicas ZeRO shares out; the groups hold copies of one another
         (hybrid sharding: ``HYBRID_SHARD`` of PyTorch's FSDP; MaxText's ``dcn_data_parallelism``

@@ -23,7 +23,8 @@ norms, and everything that is no product.
   leaves the kernel in 16 bits, and the backward reads it so.
 * Weights are read as their narrow copies, which are made once per batch
   (`phaze_opt.training.Training.held_bytes`).
-* With sequence parallelism narrow copies are gathered (`phaze_opt.workload.narrow_gathers`).
+* With sequence parallelism narrow copies are gathered (`phaze_opt.workload.narrow_gathers`), and
+  tokens may go to their experts so (`phaze_opt.workload.narrow_dispatch`).
 
 Loss of accuracy is not modelled.
 """
@@ -45,6 +46,7 @@ from phaze_opt.workload.casts import (
     weights_of,
 )
 from phaze_opt.workload.graph import Layer, OperatorGraph
+from phaze_opt.workload.narrow_dispatch import ArrivalCasts, arrivals
 from phaze_opt.workload.narrow_gathers import GatherCasts, narrow_gathers, only_gathered
 
 _LOSSES = ("cross_entropy", "log_softmax")
@@ -84,6 +86,10 @@ def quantised(
         gathers = narrow_gathers(graph, name, linear)
         if gathers:
             graph = GatherCasts(graph, making, linear, gathers).graph()
+            linear = _narrow_products(graph, precision, others)[name]
+        arrived = arrivals(graph, name, linear)
+        if arrived:
+            graph = ArrivalCasts(graph, making, linear, arrived).graph()
             linear = _narrow_products(graph, precision, others)[name]
         graph = Casts(graph, making, linear).graph()
     return graph

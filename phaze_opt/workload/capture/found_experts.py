@@ -137,7 +137,7 @@ class _WatchTopK(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Notes what is chosen, and by which part."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.running = [""]
         self.choices: list[_TopK] = []
 

@@ -211,12 +211,13 @@ def _with_found_experts(
     name: str, make: Factory, sizes: Sequence[int], tensor_degrees: Sequence[int], is_module: bool
 ) -> tuple[_Captured, _Made]:
     """Do as `_capture_all`, with experts that the module shows; as it is where that fails."""
+    plain: tuple[_Captured, _Made] | None = None
+    failure: InputError | None = None
     try:
         plain = _capture_all(name, make, sizes, tensor_degrees, is_module)
+        made = plain[1]
     except InputError as error:
-        made, failure, plain = _make(name, make, sizes[0]), error, None
-    else:
-        made, failure = plain[1], None
+        made, failure = _make(name, make, sizes[0]), error
     run = partial(run_forward, made.module, made.inputs)
     shown = find_experts(made.module, run, traced=plain is not None)
     found = {part: style for part, style in shown.styles.items() if not names_part(made.plan, part)}
