@@ -474,10 +474,11 @@ class Training:
         """What is held and moved per parameter: the optimizer's, and narrow copies of weights.
 
         A copy by rows and one by columns, where that is another, stand beside the weights in 16
-        bits, as Transformer Engine keeps them where nobody asks for narrow primary weights. All
-        parameters count, though those that stay in 16 bits have no copies; primary weights in fp8
-        take as many bytes in both copies as one in 16 bits. What ZeRO 3 gathers is cast whenever it
-        has been, and not kept.
+        bits, as Transformer Engine keeps them where nobody asks for narrow primary weights. Those
+        whose products stay in 16 bits are held so alone (``wide_bytes``, and ``wide_parameters`` of
+        `phaze_opt.passes.layer_cost.LayerCost`); stepped, cast and gathered they are counted as the
+        others. Primary weights in fp8 take as many bytes in both copies as one in 16 bits. What
+        ZeRO 3 gathers is cast whenever it has been, and not kept.
         """
         return in_fewer_bits(
             self.optimizer,

@@ -48,12 +48,12 @@ def with_narrow_dispatch(graph: OperatorGraph) -> OperatorGraph:
     ways = [_way(graph, index) for index in _dispatches(graph)]
     if not ways:
         return graph
-    by_sorting, by_last = ({way[key]: way for way in ways} for key in (0, 1))
+    sorting, by_last = {way.sorting for way in ways}, {way.last: way for way in ways}
     operators: list[Operator] = []
     place: list[int] = []
     added: dict[tuple[str, int], int] = {}
     for index, operator in enumerate(graph.operators):
-        if index in by_sorting:
+        if index in sorting:
             added[QUANTISE, index] = len(operators)
             work = VectorWork(QUANTISE, 1, _tokens(graph, index)[1].elements)
             operators.append(Operator(f"{_SENT_CAST}{QUANTISE}_{index}", vector=(work,)))

@@ -112,6 +112,20 @@ def _narrow_products(
 
 
 @lru_cache(maxsize=1024)
+def narrow_elements(
+    graph: OperatorGraph, precision: PrecisionName, others: WeightPrecisions = ()
+) -> int:
+    """Count the elements of the weights that narrow products of a forward multiply.
+
+    The parameters are those of `quantised`.
+    """
+    found = _narrow_products(graph, precision, others)
+    linear = {index for products in found.values() for index in products}
+    weights = [tensor for tensor in graph.tensors if tensor.kind == "weight"]
+    return sum([each.elements for each in weights if operands_of(each, linear)])
+
+
+@lru_cache(maxsize=1024)
 def narrow_attention(
     graph: OperatorGraph,
     precision: AttentionPrecision,

@@ -183,6 +183,17 @@ def test_two_numbers_of_experts_are_none(caplog: pytest.LogCaptureFixture) -> No
     assert clear == captured(lambda: Batched(by_bmm), PLAN)
 
 
+def _largest_elements(self: Any, x: Tensor, scores: Tensor) -> Tensor:
+    """Choose elements of every token, which are as many as no expert scores."""
+    return by_bmm(self, x, scores) * torch.topk(x, TOP_K).values.sum()
+
+
+def test_other_scores_choose_no_experts() -> None:
+    """A top-k of another number of scores says nothing of experts."""
+    dense = captured(lambda: Batched(_largest_elements, None))
+    assert not any(layer.routed_parameters for layer in dense.variants[0].layers)
+
+
 def _unsaid() -> nn.Module:
     """Return grouped experts without an attribute that says how many a token has."""
     grouped = Grouped()
