@@ -156,7 +156,7 @@ def _choices(module: nn.Module, run: Callable[[], object]) -> list[_TopK]:
     try:
         with _parts_noted(module, watch.running), watch:
             run()
-    except Exception:
+    except (Exception, SystemExit):
         pass  # the trace says why
     return watch.choices
 
