@@ -31,6 +31,9 @@ class Optimizer:
         Of a weight, as replicas gather it.
     whole_weight_bytes
         Of a weight of the layer that runs, where replicas share weights out.
+    wide_bytes
+        Held more of a weight that stays in 16 bits than of others: below 0, the copies that it has
+        not. 0 where replicas share weights out.
     """
 
     name: OptimizerName
@@ -43,6 +46,7 @@ class Optimizer:
     copy_bytes: float = 0
     gathered_bytes: float = 2
     whole_weight_bytes: float = 2
+    wide_bytes: float = 0
 
     @property
     def eager_step_bytes(self) -> int:
@@ -196,4 +200,6 @@ def in_fewer_bits(
         own = replace(own, whole_weight_bytes=whole)
     else:
         own = replace(own, copy_bytes=all_copies)
+    if zero < 3:
+        own = replace(own, wide_bytes=WEIGHT_BYTES - own.held_bytes[0])
     return replace(own, gathered_bytes=narrow) if param_gather else own

@@ -191,8 +191,9 @@ class Training:
         Shared out, only the dispatcher ``nccl`` sends them.
     dispatch_precision
         In what tokens go to their experts, and gradients of results after them: ``fp8`` with a
-        scale per 128 elements (DeepEP), where experts multiply in fp8 so that they are cast anyway.
-        Results come back in 16 bits. What devices hold is that of 16 bits.
+        scale per 128 elements (DeepEP), where experts multiply in fp8; see
+        `phaze_opt.workload.narrow_dispatch`. Results come back in 16 bits. What devices hold is
+        that of 16 bits.
     zero_group
         Among how many neighbouring replicas ZeRO shares out; the groups hold copies of one another
         (hybrid sharding: ``HYBRID_SHARD`` of PyTorch's FSDP; MaxText's ``dcn_data_parallelism``
@@ -473,10 +474,11 @@ class Training:
         """What is held and moved per parameter: the optimizer's, and narrow copies of weights.
 
         A copy by rows and one by columns, where that is another, stand beside the weights in 16
-        bits, as Transformer Engine keeps them where nobody asks for narrow primary weights. All
-        parameters count, though those that stay in 16 bits have no copies; primary weights in fp8
-        take as many bytes in both copies as one in 16 bits. What ZeRO 3 gathers is cast whenever it
-        has been, and not kept.
+        bits, as Transformer Engine keeps them where nobody asks for narrow primary weights. Those
+        whose products stay in 16 bits are held so alone (``wide_bytes``, and ``wide_parameters`` of
+        `phaze_opt.passes.layer_cost.LayerCost`); stepped, cast and gathered they are counted as the
+        others. Primary weights in fp8 take as many bytes in both copies as one in 16 bits. What
+        ZeRO 3 gathers is cast whenever it has been, and not kept.
         """
         return in_fewer_bits(
             self.optimizer,

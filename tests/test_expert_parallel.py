@@ -257,8 +257,10 @@ def test_tokens_in_fp8_are_half_as_many_bytes(dispatcher: Dispatcher) -> None:
         if exchange
     }
     assert sizes == {(512 + 512 // 128 * 4, "dispatch"), (2 * 512, "combine")}
+    # Of few tokens the cast before they are sent is a kernel more than bytes on the network save.
+    model = MODEL.replace("sequence=256", "sequence=4096")
     plain, half = (
-        evaluate(MODEL, "h100", "dgx-h100", each, "1x16x1", devices=16)
+        evaluate(model, "h100", "dgx-h100", each, "1x16x1", devices=16)
         for each in (training, narrow)
     )
     assert seconds(half) < seconds(plain)

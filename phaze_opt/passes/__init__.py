@@ -23,6 +23,7 @@ Where each formula is:
 * shares of bandwidths: `problem.bandwidth_shares`; what stays on the chip: `residency.residency_of`
 * time of operators in tiles: `tiles.TiledPass.prices`, `tiles.TiledPass.in_groups`
 * parameters of a stage, tied ones once: `layer_cost.local_parameters`
+* weights that have narrow copies, and those that stay in 16 bits: `bare_layers.narrow_weights`
 * exchanges of tokens beside another microbatch: `paired.paired_s`
 * the part of a backward that only weight gradients need: `weight_gradients.with_weight_gradients`
 * copies around the communication of replicas: `bare_layers.copies_s`

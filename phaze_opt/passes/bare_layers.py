@@ -16,7 +16,11 @@ from phaze_opt.training import Training
 from phaze_opt.workload.fused_accumulation import accumulated_parameters
 from phaze_opt.workload.graph import Layer, WorkloadVariant
 from phaze_opt.workload.linear_precisions import weight_precisions
-from phaze_opt.workload.recipes import attention_stash_change_bytes, stash_change_bytes
+from phaze_opt.workload.recipes import (
+    attention_stash_change_bytes,
+    narrow_elements,
+    stash_change_bytes,
+)
 
 Rate = TypeVar("Rate", float, FloatArray)
 
@@ -84,6 +88,13 @@ def all_layers(variant: WorkloadVariant, distinct: Sequence[LayerCost]) -> tuple
     return tuple([distinct[index] for index in variant.kinds])
 
 
+def narrow_weights(layer: Layer, training: Training) -> int:
+    """Count the parameters of a layer that are held as narrow operands of its products too."""
+    precision, _ = precisions_of(layer, training)
+    held = narrow_elements(layer.forward, precision, weight_precisions(layer, training))
+    return min(held, layer.parameters)
+
+
 @lru_cache(maxsize=128)
 def bare_layers(
     variant: WorkloadVariant, training: Training, fusion: FusionMode
@@ -106,6 +117,7 @@ def _bare_layer(layer: Layer, training: Training, fusion: FusionMode, tensor: in
     apart, holding = training.holds_experts_apart(tensor), training.expert_devices(tensor)
     routed = (layer.routed_parameters or 0) if apart else 0
     frozen, frozen_tied = layer.frozen_parameters or 0, layer.frozen_tied_parameters or 0
+    wide = layer.parameters - narrow_weights(layer, training) if training.state.wide_bytes else 0
     return LayerCost(
         name=layer.name,
         passes=LayerPasses(),
@@ -120,5 +132,7 @@ def _bare_layer(layer: Layer, training: Training, fusion: FusionMode, tensor: in
         offloaded_bytes=held.sent_bytes,
         frozen_parameters=frozen,
         frozen_tied_parameters=frozen_tied,
+        wide_parameters=wide,
+        wide_tied_parameters=min(wide, layer.tied_parameters),
         returns_gradient=layer.has_backward,
     )

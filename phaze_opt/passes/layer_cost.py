@@ -92,6 +92,9 @@ class LayerCost:
         `phaze_opt.workload.fused_accumulation`.
     frozen_parameters, frozen_tied_parameters
         Those beside them that are not trained, and those of these that another layer holds too.
+    wide_parameters, wide_tied_parameters
+        Those of both whose products stay in 16 bits, so that they have no narrow copies, and those
+        of these that another layer holds too; 0 where that changes nothing.
     paired_s
         Seconds of all passes together where those of two microbatches run beside one another, see
         `phaze_opt.passes.paired`; 0 where that changes nothing.
@@ -119,6 +122,8 @@ class LayerCost:
     accumulated_parameters: int = 0
     frozen_parameters: int = 0
     frozen_tied_parameters: int = 0
+    wide_parameters: int = 0
+    wide_tied_parameters: int = 0
     returns_gradient: bool = True
     paired_s: float = 0.0
     offloaded_bytes: int = 0
@@ -175,6 +180,12 @@ def local_frozen_parameters(layers: Sequence[LayerCost]) -> int:
     """Count a stage's parameters per device that are not trained, those tied among them once."""
     tied = [layer.frozen_tied_parameters for layer in layers]
     return sum([layer.frozen_parameters for layer in layers]) - sum(tied) + max(tied, default=0)
+
+
+def local_wide_parameters(layers: Sequence[LayerCost]) -> int:
+    """Count a stage's parameters per device without narrow copies, those tied once."""
+    tied = [layer.wide_tied_parameters for layer in layers]
+    return sum([layer.wide_parameters for layer in layers]) - sum(tied) + max(tied, default=0)
 
 
 def added_parameters(layers: Sequence[LayerCost]) -> int:

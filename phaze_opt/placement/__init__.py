@@ -44,7 +44,8 @@ Where a formula stands, that loops and bounds call too:
   `least_times._pipelined_s`; what the last stages of a split add to it: `split_bounds.precede`
 - least time of a tensor degree by its work alone: `chain_bounds.least_of_work`
 - microbatches in flight: `closed_form.held_at`, `pipeline.interleaved_in_flight`
-- frozen weights of a stage: `phaze_opt.passes.layer_cost.local_frozen_parameters`
+- frozen weights of a stage: `phaze_opt.passes.layer_cost.local_frozen_parameters`; those without
+  narrow copies: `phaze_opt.passes.layer_cost.local_wide_parameters`
 - memory of a stage: `memory.share_bytes` of its state, `memory.with_stashes` in all; what ZeRO
   shares out: `memory.Shards`
 - routed experts that are shared out: which devices hold the same ones

@@ -75,8 +75,8 @@ def _kept_of_short(function: F, of_long: Callable[..., object]) -> F:
 class ChainParameters:
     """Parameters of every layer per device, and those that are tied; one object as `ChainBytes`.
 
-    ``routed``, ``elsewhere``, ``accumulated``, ``frozen`` and ``frozen_tied`` are as in
-    `phaze_opt.passes.layer_cost.LayerCost`.
+    ``routed``, ``elsewhere``, ``accumulated``, ``frozen``, ``frozen_tied``, ``wide`` and
+    ``wide_tied`` are as in `phaze_opt.passes.layer_cost.LayerCost`.
     """
 
     own: tuple[int, ...]
@@ -86,6 +86,8 @@ class ChainParameters:
     accumulated: tuple[int, ...]
     frozen: tuple[int, ...]
     frozen_tied: tuple[int, ...]
+    wide: tuple[int, ...]
+    wide_tied: tuple[int, ...]
 
     def __len__(self) -> int:
         return len(self.own)
@@ -121,14 +123,15 @@ class ChainBytes:
         own = self.parameters
         held = own.own, own.tied, self.stash_bytes, self.transient_bytes, self.output_bytes
         others = own.routed, own.elsewhere, own.accumulated
-        frozen = own.frozen, own.frozen_tied
-        each = zip(*held, *others, *frozen, self.returns, strict=True)
+        some = own.frozen, own.frozen_tied, own.wide, own.wide_tied
+        each = zip(*held, *others, *some, self.returns, strict=True)
         return tuple([LayerCost("", LayerPasses(), *own) for own in each])
 
 
 _COLUMNS = attrgetter(
     *("parameters", "tied_parameters", "routed_parameters", "elsewhere_parameters"),
     *("accumulated_parameters", "frozen_parameters", "frozen_tied_parameters"),
+    *("wide_parameters", "wide_tied_parameters"),
     *("stash_bytes", "transient_bytes", "output_bytes", "returns_gradient"),
 )
 
@@ -190,6 +193,12 @@ def frozen_of_runs(parameters: ChainParameters) -> FloatArray:
     """Count the parameters of runs of layers that are not trained: `local_frozen_parameters`."""
     tied = parameters.frozen_tied
     return sums(parameters.frozen) - sums(tied) + maxima(tied)
+
+
+def wide_of_runs(parameters: ChainParameters) -> FloatArray:
+    """Count the parameters of runs of layers without narrow copies: `local_wide_parameters`."""
+    tied = parameters.wide_tied
+    return sums(parameters.wide) - sums(tied) + maxima(tied)
 
 
 def added_of_runs(parameters: ChainParameters, gradient_shards: int) -> FloatArray:
@@ -365,6 +374,8 @@ def states_of_runs(
     states = _states(all_parameters, whole, held_bytes, kinds)
     if any(parameters.frozen):
         states += np.ceil(frozen_of_runs(parameters) * held_bytes[0])
+    if any(parameters.wide):
+        states += np.ceil(wide_of_runs(parameters) * optimizer.wide_bytes)
     for state, each in zip(states, shards, strict=True):
         if max(each.weights, each.gradients) > 1:
             counts = zip(parameters.own, parameters.elsewhere, strict=True)

@@ -28,6 +28,7 @@ from phaze_opt.passes.layer_cost import (
     added_parameters,
     local_frozen_parameters,
     local_parameters,
+    local_wide_parameters,
 )
 from phaze_opt.placement.best import layout_fits
 from phaze_opt.placement.candidate_costs import CandidateCosts
@@ -249,6 +250,8 @@ def _merged_layers(
                 link_exposed_s=sum([layer.link_exposed_s for layer in own]),
                 frozen_parameters=local_frozen_parameters(own),
                 frozen_tied_parameters=max([layer.frozen_tied_parameters for layer in own]),
+                wide_parameters=local_wide_parameters(own),
+                wide_tied_parameters=max([layer.wide_tied_parameters for layer in own]),
                 returns_gradient=own[-1].returns_gradient,
             )
         )

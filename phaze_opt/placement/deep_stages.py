@@ -50,12 +50,15 @@ class ChainSums(NamedTuple):
         own = np.array([layer.parameters for layer in layers], dtype=np.float64) - tied
         frozen = np.array([layer.frozen_parameters for layer in layers], dtype=np.float64)
         frozen_tied = np.array([layer.frozen_tied_parameters for layer in layers], dtype=np.float64)
-        weight_bytes = optimizer.held_bytes[0]
+        wide = np.array([layer.wide_parameters for layer in layers], dtype=np.float64)
+        wide_tied = np.array([layer.wide_tied_parameters for layer in layers], dtype=np.float64)
+        weight_bytes, wide_bytes = optimizer.held_bytes[0], optimizer.wide_bytes
+        some_bytes = (frozen - frozen_tied) * weight_bytes + (wide - wide_tied) * wide_bytes
         return cls(
             _sums(work_s),
-            _sums(own * sum(optimizer.held_bytes) + (frozen - frozen_tied) * weight_bytes),
+            _sums(own * sum(optimizer.held_bytes) + some_bytes),
             _sums([layer.stash_bytes for layer in layers]),
-            tied * sum(optimizer.held_bytes) + frozen_tied * weight_bytes,
+            tied * sum(optimizer.held_bytes) + frozen_tied * weight_bytes + wide_tied * wide_bytes,
             np.array([layer.transient_bytes for layer in layers], dtype=np.float64),
         )
 

@@ -135,8 +135,10 @@ class LeastCandidates:
             held[row] = float(interleaved_in_flight(stages, microbatches, chunks).min()) / chunks
         states = np.array([each.state_bytes(self.optimizer) for each in self.shards])
         frozen = local_frozen_parameters(self.kept.layers) * self.optimizer.held_bytes[0]
+        # What copies are not there, on every stage that has a tied weight.
+        wide = sum(self.kept.parameters.wide) * min(self.optimizer.wide_bytes, 0.0)
         stash = held * float(sum(self.kept.stash_bytes))
-        all_bytes = float(self.own.sum()) * states[whole[:, column.LIMIT]] + frozen + stash
+        all_bytes = float(self.own.sum()) * states[whole[:, column.LIMIT]] + frozen + stash + wide
         return np.asarray(all_bytes / whole[:, column.STAGES] * (1.0 - 1e-12))
 
 

@@ -16,7 +16,12 @@ import numpy as np
 from phaze_opt.arrays import FloatArray
 from phaze_opt.compiled import inlined
 from phaze_opt.optimizers import Optimizer
-from phaze_opt.passes.layer_cost import LayerCost, local_frozen_parameters, local_parameters
+from phaze_opt.passes.layer_cost import (
+    LayerCost,
+    local_frozen_parameters,
+    local_parameters,
+    local_wide_parameters,
+)
 from phaze_opt.placement.placement_problem import StageMemory
 
 Bytes = TypeVar("Bytes", float, FloatArray)
@@ -128,4 +133,5 @@ def stage_memory(
     )
     frozen, weight_bytes = local_frozen_parameters(layers), optimizer.held_bytes[0]
     weights += int(share_bytes(frozen, weight_bytes, 1.0))
+    weights += int(share_bytes(local_wide_parameters(layers), optimizer.wide_bytes, 1.0))
     return StageMemory(weights, gradients, state, stash, working_set + whole_layer)

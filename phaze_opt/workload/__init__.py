@@ -34,7 +34,8 @@ Modules
 ``layer_forward``  which operators of a captured forward are what, and what runs again of it
 ``weight_gradients``  the part of a backward that only weight gradients need
 ``recipes``        linear layers in fewer bits: what stays in 16 bits, what is kept; ``casts``: the
-                   products and their casts, ``narrow_gathers``: gathers of narrow copies
+                   products and their casts, ``narrow_gathers``: gathers of narrow copies,
+                   ``narrow_dispatch``: tokens that go to their experts so
 ``bf16_layers``    first and last layers that stay in 16 bits beside those in a recipe
 ``linear_precisions``  linear layers by name that run in another recipe than the others
 ``fusion``         operators merged as frameworks and compilers do

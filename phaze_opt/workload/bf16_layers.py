@@ -5,8 +5,8 @@ As ``first_last_layers_bf16`` of Megatron-LM, with ``num_layers_at_start_in_bf16
 too. A layer counts here if it has linear layers that a recipe would cast, so embeddings and the
 layer with the loss, which stay in 16 bits anyway, are none.
 
-Passes and stash of these layers are those of 16 bits. Weights are held, cast and gathered as if all
-layers were in the recipe, as those of embeddings are too (`phaze_opt.training.Training.state`).
+Passes, stash and weights of these layers are those of 16 bits; weights are cast and gathered as if
+all layers were in the recipe, as those of embeddings are too (`phaze_opt.training.Training.state`).
 """
 
 from __future__ import annotations

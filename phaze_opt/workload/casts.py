@@ -232,10 +232,8 @@ class Casts:
     def _rewritten(self, tensor: Tensor) -> list[Tensor]:
         """Return a tensor with its readers and writers moved, and its narrow copies."""
         operands = self._reads(tensor)
-        others = [read for read in tensor.readers if read not in operands]
-        moved = [replace(read, operator=self._place[read.operator]) for read in others]
-        writers = tuple([(self._place[writer], elements) for writer, elements in tensor.writers])
-        plain = replace(tensor, writers=writers, readers=tuple(moved))
+        plain = self._moved(tensor, [read for read in tensor.readers if read not in operands])
+        moved = plain.readers
         if not operands:
             return [plain]
         if self._is_narrow(tensor):
@@ -252,6 +250,12 @@ class Casts:
             for place in searches
         ]
         return [replace(plain, readers=tuple(readers), outlives=outlives), *scales, *copies]
+
+    def _moved(self, tensor: Tensor, reads: Iterable[TensorRead]) -> Tensor:
+        """Return a tensor with its writers and some of its reads at their new places."""
+        readers = tuple([replace(read, operator=self._place[read.operator]) for read in reads])
+        writers = tuple([(self._place[writer], elements) for writer, elements in tensor.writers])
+        return replace(tensor, writers=writers, readers=readers)
 
     def _copies(
         self, tensor: Tensor, operands: Sequence[TensorRead], cast: int

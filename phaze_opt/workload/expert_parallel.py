@@ -39,6 +39,7 @@ from phaze_opt.workload.graph import (
     VectorWork,
     WorkloadVariant,
 )
+from phaze_opt.workload.narrow_dispatch import with_narrow_dispatch
 
 _GROUPED, _WEIGHT_GRADIENT = "grouped_", "grouped_product_weight"
 _ACTIVATION = "expert_activation"
@@ -117,11 +118,14 @@ def _layer(layer: Layer, sharing: _Sharing) -> Layer:
         each = sizes.none, sizes.selective, sizes.full
         return BytesByRecompute(*[max(size - less, 0) for size in each])
 
+    again = _graph(layer.selective_recompute, sharing, True)
+    if sharing.dispatched == "fp8":
+        forward, backward, again = map(with_narrow_dispatch, (forward, backward, again))
     return replace(
         layer,
         forward=forward,
         backward=backward,
-        selective_recompute=_graph(layer.selective_recompute, sharing, True),
+        selective_recompute=again,
         parameters=layer.parameters - layer.routed_parameters + local,
         routed_parameters=local,
         transient_bytes=smaller(layer.transient_bytes),

@@ -11,8 +11,9 @@ in bf16, and those behind state-space mixers in mxfp8.
   and widens their results.
 * ``in_proj``, ``out_proj``: before and after a state-space mixer or a delta net.
 
-The products of a linear layer are told in every pass by the size of its weight. Weights are held,
-cast once per batch and gathered as if all were in the recipe of the others.
+The products of a linear layer are told in every pass by the size of its weight. Weights in 16 bits
+have no narrow copies; else weights are held, cast once per batch and gathered as if all were in the
+recipe of the others.
 """
 
 from __future__ import annotations

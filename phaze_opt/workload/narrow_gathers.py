@@ -153,7 +153,7 @@ class GatherCasts(Casts):
             self._place.append(len(self._operators))
             self._operators.append(operator)
         tensors = [each for tensor in self._graph.tensors for each in self._rewritten(tensor)]
-        tensors += [each for copy in self._copied for each in self._moved(copy)]
+        tensors += [each for copy in self._copied for each in self._sent(copy)]
         return OperatorGraph(tuple(self._operators), tuple(tensors))
 
     def _reads(self, tensor: Tensor) -> tuple[TensorRead, ...]:
@@ -212,9 +212,7 @@ class GatherCasts(Casts):
         if id(tensor) in self._gathered:
             return []
         wide = [read for read in tensor.readers if read.operator not in self._gathers]
-        moved = [replace(read, operator=self._place[read.operator]) for read in wide]
-        writers = tuple([(self._place[writer], elements) for writer, elements in tensor.writers])
-        plain = replace(tensor, writers=writers, readers=tuple(moved))
+        plain = self._moved(tensor, wide)
         if len(wide) == len(tensor.readers):
             return [plain]
         if self._is_kept(tensor):
@@ -222,7 +220,7 @@ class GatherCasts(Casts):
         cast = self._place_of_cast[id(tensor)]
         searches = [cast - 2] if self._making.searches else []
         read_by = [TensorRead(place, tensor.elements) for place in (*searches, cast)]
-        readers = sorted([*moved, *read_by], key=lambda read: read.operator)
+        readers = sorted([*plain.readers, *read_by], key=lambda read: read.operator)
         scales = [
             Tensor(1, "fp32", tensor.kind, ((place, 1),), (TensorRead(place + 1, 1),))
             for search in searches
@@ -233,7 +231,7 @@ class GatherCasts(Casts):
         kept = [self._copy(tensor, (), (place,), outlives=True) for place in by_columns]
         return [replace(plain, readers=tuple(readers), outlives=outlives), *scales, *kept]
 
-    def _moved(self, copied: _GatheredCopy) -> list[Tensor]:
+    def _sent(self, copied: _GatheredCopy) -> list[Tensor]:
         """Return a narrow copy of a shard, what is gathered of it, and that put in order."""
         shard, whole = copied.gather.shard, copied.gather.whole
         casts = () if self._is_kept(shard) else (self._place_of_cast[id(shard)],)

@@ -23,7 +23,8 @@ norms, and everything that is no product.
   leaves the kernel in 16 bits, and the backward reads it so.
 * Weights are read as their narrow copies, which are made once per batch
   (`phaze_opt.training.Training.held_bytes`).
-* With sequence parallelism narrow copies are gathered (`phaze_opt.workload.narrow_gathers`).
+* With sequence parallelism narrow copies are gathered (`phaze_opt.workload.narrow_gathers`), and
+  tokens may go to their experts so (`phaze_opt.workload.narrow_dispatch`).
 
 Loss of accuracy is not modelled.
 """
@@ -45,6 +46,7 @@ from phaze_opt.workload.casts import (
     weights_of,
 )
 from phaze_opt.workload.graph import Layer, OperatorGraph
+from phaze_opt.workload.narrow_dispatch import ArrivalCasts, arrivals
 from phaze_opt.workload.narrow_gathers import GatherCasts, narrow_gathers, only_gathered
 
 _LOSSES = ("cross_entropy", "log_softmax")
@@ -85,6 +87,10 @@ def quantised(
         if gathers:
             graph = GatherCasts(graph, making, linear, gathers).graph()
             linear = _narrow_products(graph, precision, others)[name]
+        arrived = arrivals(graph, name, linear)
+        if arrived:
+            graph = ArrivalCasts(graph, making, linear, arrived).graph()
+            linear = _narrow_products(graph, precision, others)[name]
         graph = Casts(graph, making, linear).graph()
     return graph
 
@@ -103,6 +109,20 @@ def _narrow_products(
         if name != "bf16" and graph.operators[index].gemms[0].precision == "bf16":
             found.setdefault(name, []).append(index)
     return {name: tuple(found[name]) for name in sorted(found)}
+
+
+@lru_cache(maxsize=1024)
+def narrow_elements(
+    graph: OperatorGraph, precision: PrecisionName, others: WeightPrecisions = ()
+) -> int:
+    """Count the elements of the weights that narrow products of a forward multiply.
+
+    The parameters are those of `quantised`.
+    """
+    found = _narrow_products(graph, precision, others)
+    linear = {index for products in found.values() for index in products}
+    weights = [tensor for tensor in graph.tensors if tensor.kind == "weight"]
+    return sum([each.elements for each in weights if operands_of(each, linear)])
 
 
 @lru_cache(maxsize=1024)

@@ -14,6 +14,7 @@ from phaze_opt.hardware import energy
 from phaze_opt.hardware.accelerator import Accelerator
 from phaze_opt.hardware.presets import load_accelerator
 from phaze_opt.network.presets import load_cluster
+from phaze_opt.passes.bare_layers import narrow_weights
 from phaze_opt.precision import PRECISIONS, RECIPES, Precision, PrecisionName
 from phaze_opt.training import Training
 from phaze_opt.workload.casts import linear_products
@@ -120,7 +121,7 @@ def test_utilisation_counts_the_peak_of_the_precision(workload: Workload) -> Non
 
 
 def test_memory_holds_copies_and_a_narrower_stash(workload: Workload) -> None:
-    """Two bytes per parameter more, and fewer bytes of activations."""
+    """Two bytes more of every weight in the recipe, and fewer bytes of activations."""
     narrow = replace(TRAINING, precision="fp8", recompute="none")
     wide = replace(TRAINING, recompute="none")
     held = []
@@ -129,7 +130,10 @@ def test_memory_holds_copies_and_a_narrower_stash(workload: Workload) -> None:
         assert placement is not None
         held.append(placement.stages[0].memory_bytes)
     before, after = held
-    assert after.parameters == 2 * before.parameters
+    variant = next(each for each in workload.variants if each.tensor_parallel == 1)
+    copied = sum(narrow_weights(variant.layers[kind], narrow) for kind in variant.kinds)
+    assert 0 < copied < before.parameters // 2
+    assert after.parameters == before.parameters + 2 * copied
     assert after.stash < before.stash
     assert after.optimizer == before.optimizer
 

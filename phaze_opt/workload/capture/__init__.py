@@ -32,6 +32,7 @@ Modules
 ``repeated_layers``      a deep module's equal layers, traced once
 ``parallel_plan``        a user's module split over a tensor-parallel group by a plan
 ``own_experts``          routed experts of a user's module, declared in a plan
+``found_experts``        those that stacked weights and a top-k show without one
 ``batch_of_inputs``      whether the inputs of a factory have the microbatch that was asked for
 ``failures``             why a module cannot be captured, at which line of the user
 ``layer_cuts``           layers of a module found, marked in a trace, and cut out of it

@@ -76,6 +76,11 @@ def capture_module(
     return ModuleCapture(_variant(cut, samples, tensor_degree), tracer.has_loss, tokens)
 
 
+def run_forward(module: nn.Module, inputs: Any) -> None:
+    """Run a module's forward once, as it is traced; parameters as for `capture_module`."""
+    _ModuleTracer(module, inputs, None).run_once()
+
+
 @dataclass(frozen=True)
 class _Cut:
     """A traced module, cut into layers.
@@ -147,17 +152,13 @@ class _ModuleTracer:
         def run(tensors: dict[str, Tensor], arguments: tuple[Tensor, ...]) -> Any:
             return self._run(tensors, arguments, repeats)
 
-        def run_once() -> None:
-            with self._mode:
-                run(self._tensors, tuple(self._arguments))
-
         tensors = self._tensors
         if repeats:
-            run_once()  # finds the calls that will be closed
+            self.run_once(repeats)  # finds the calls that will be closed
             tensors = self._read_by(repeats.traced)
         model = TracedModel(trace_function(run, tensors, self._arguments))
         parts = cut_into_layers(model, self.segments.names)
-        with unknown_products_located(run_once):
+        with unknown_products_located(partial(self.run_once, repeats)):
             closed = self._closed_segments(repeats)
             held = _held_by(model, parts, self._sizes, closed)
             reached = self._reached(held, _edges(model, list(parts.values())))
@@ -168,6 +169,11 @@ class _ModuleTracer:
             edges=_edges(model, list(parts.values())),
             segments=tuple(part.segment for part in parts.values()),
         )
+
+    def run_once(self, repeats: Repeats | None = None) -> None:
+        """Run the forward without a trace of it."""
+        with self._mode:
+            self._run(self._tensors, tuple(self._arguments), repeats)
 
     def _read_by(self, traced: Collection[str]) -> dict[str, Tensor]:
         """Return the tensors of some layers, and those that are of no layer or of several."""

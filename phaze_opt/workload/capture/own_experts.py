@@ -1,10 +1,10 @@
 """Experts of a user's own module, counted as those of the known families are.
 
 Which experts a token goes to is a value: a loop over them that selects rows (``torch.where``,
-``nonzero``) has no static graph. A plan says which module is experts (style ``experts``), or
-stacked weights do where a module cannot be traced as it is (`stacked_experts`). What runs them is
-replaced by the operators of `phaze_opt.workload.capture.expert_kernels`, evenly routed, with as
-many parameters. Two forms are known:
+``nonzero``) has no static graph. A plan says which module is experts (style ``experts``), or the
+module shows it (`phaze_opt.workload.capture.found_experts`). What runs them is replaced by the
+operators of `phaze_opt.workload.capture.expert_kernels`, evenly routed, with as many parameters.
+Two forms are known:
 
 * a ``ModuleList`` of equal experts: the module that holds it, with their router, is replaced;
 * any other module with stacked weights, whose first dimension counts the experts. It is called with
@@ -17,7 +17,6 @@ either of its dimensions may be that of the tokens.
 
 from __future__ import annotations
 
-import inspect
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -96,6 +95,11 @@ class OwnExperts(nn.Module):
     def routed(self) -> Iterator[tuple[str, nn.Parameter]]:
         """The weights of the experts, which are not those of the router, by name."""
         return self.named_parameters(recurse=False)
+
+    @property
+    def has_router(self) -> bool:
+        """Whether what chooses experts is replaced too."""
+        return bool(self._router)
 
     @property
     def routes(self) -> bool:
@@ -193,32 +197,6 @@ class OwnExperts(nn.Module):
         return chosen.flatten(0, -2), weights.flatten(0, -2)
 
 
-def stacked_experts(module: nn.Module) -> list[str]:
-    """Return the parts of a module that are experts with stacked weights, whatever a plan says.
-
-    Those that are called with tokens, the experts of each and their weights, or that have a router
-    and say how many experts a token has; or what holds them and has these.
-    """
-    found = []
-    for name, part in module.named_modules():
-        if sum(weight.dim() == 3 for weight in part.parameters(recurse=False)) < 2:
-            continue
-        for own_name in (name, name.rpartition(".")[0]):
-            try:
-                _, own = _experts_of(module, own_name, "experts")
-            except InputError:
-                continue
-            if own.routes or (own_name == name and _takes_experts(part)):
-                found.append(own_name)
-                break
-    return found
-
-
-def _takes_experts(module: nn.Module) -> bool:
-    """Say whether a module may be called with tokens, the experts of each and their weights."""
-    return len(inspect.signature(module.forward).parameters) >= 3
-
-
 def replace_experts(module: nn.Module, name: str, style: str) -> None:
     """Replace what runs the experts that a plan names.
 
@@ -235,13 +213,16 @@ def replace_experts(module: nn.Module, name: str, style: str) -> None:
         If it is neither a ``ModuleList`` of equal experts nor has stacked weights, or these are
         not two or three matrices, or something else stands beside them.
     """
-    place, own = _experts_of(module, name, style)
+    place, own = experts_of(module, name, style)
     parent, _, key = place.rpartition(".")
     setattr(module.get_submodule(parent), key, own)
 
 
-def _experts_of(module: nn.Module, name: str, style: str) -> tuple[str, OwnExperts]:
-    """Return what is in the place of the experts of a name, and the name that it takes."""
+def experts_of(module: nn.Module, name: str, style: str) -> tuple[str, OwnExperts]:
+    """Return the name that the experts of a name take the place of, and what is there then.
+
+    The parameters and errors are those of `replace_experts`.
+    """
     planned, stated = module.get_submodule(name), EXPERTS_STYLE.fullmatch(style)
     listed = isinstance(planned, nn.ModuleList)
     place = name.rpartition(".")[0] if listed else name

@@ -287,7 +287,17 @@ def with_own_experts(module: nn.Module, plan: Plan) -> Plan:
 
 def _patterns(layers: Iterable[str]) -> set[str]:
     """Return the names of layers as plans write them, with a ``*`` for what counts them."""
-    return {_NUMBER.sub("*", name) for name in layers if name}
+    return {pattern_of(name) for name in layers if name}
+
+
+def pattern_of(name: str) -> str:
+    """Return the name of a layer as plans write it, with a ``*`` for what counts it."""
+    return _NUMBER.sub("*", name)
+
+
+def names_part(plan: Plan | None, part: str) -> bool:
+    """Say whether a plan names a part of a module, whatever it says of it."""
+    return any(_matches(part, pattern) for pattern in plan or {})
 
 
 def _matches(name: str, pattern: str) -> bool:

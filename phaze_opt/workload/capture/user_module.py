@@ -23,11 +23,14 @@ from phaze_opt.errors import InputError
 from phaze_opt.limits import MOST_SIZE, check_size
 from phaze_opt.workload.capture.batch_of_inputs import refuse_other_batch
 from phaze_opt.workload.capture.failures import one_sentence
-from phaze_opt.workload.capture.module_trace import ModuleCapture, capture_module
-from phaze_opt.workload.capture.own_experts import OwnExperts, stacked_experts
+from phaze_opt.workload.capture.found_experts import find_experts
+from phaze_opt.workload.capture.module_trace import ModuleCapture, capture_module, run_forward
+from phaze_opt.workload.capture.own_experts import OwnExperts
 from phaze_opt.workload.capture.parallel_plan import (
     Plan,
     SplitModule,
+    names_part,
+    pattern_of,
     refuse_wrong_split,
     with_own_experts,
 )
@@ -42,6 +45,11 @@ _SPLIT_HINT = (
     "a head and writes -1 for their number, and a rowwise layer reads what a colwise layer gave"
 )
 
+_UNCLEAR_EXPERTS = (
+    "The module of %s has stacked weights beside a router in %s, but how many of them work on a "
+    "token does not follow from its torch.topk, so all do, as written; if only some do, say so in "
+    'the plan, for example {"%s": "experts:2"}.'
+)
 _log = logging.getLogger(__name__)
 
 
@@ -131,12 +139,7 @@ def capture(
         name, make = _factory(model, inputs, plan)
         make = _freezing(make, frozen)
         is_module = isinstance(model, nn.Module)
-        try:
-            captured, whole = _capture_all(name, make, sizes, tensor_degrees, is_module)
-        except InputError as error:
-            captured, whole = _with_found_experts(
-                error, name, make, sizes, tensor_degrees, is_module
-            )
+        captured, whole = _with_found_experts(name, make, sizes, tensor_degrees, is_module)
     parameters = sum(parameter.numel() for parameter in whole.module.parameters())
     if not captured[1, sizes[0]].has_loss:
         _log.warning(
@@ -205,29 +208,40 @@ def _capture_all(
 
 
 def _with_found_experts(
-    error: InputError,
-    name: str,
-    make: Factory,
-    sizes: Sequence[int],
-    tensor_degrees: Sequence[int],
-    is_module: bool,
+    name: str, make: Factory, sizes: Sequence[int], tensor_degrees: Sequence[int], is_module: bool
 ) -> tuple[_Captured, _Made]:
-    """Do as `_capture_all`, with experts that stacked weights show; or raise why it failed."""
-    found = stacked_experts(_make(name, make, sizes[0]).module)
-    if not found:
-        raise error
+    """Do as `_capture_all`, with experts that the module shows; as it is where that fails."""
+    plain: tuple[_Captured, _Made] | None = None
+    failure: InputError | None = None
+    try:
+        plain = _capture_all(name, make, sizes, tensor_degrees, is_module)
+        made = plain[1]
+    except InputError as error:
+        made, failure = _make(name, make, sizes[0]), error
+    run = partial(run_forward, made.module, made.inputs)
+    shown = find_experts(made.module, run, traced=plain is not None)
+    found = {part: style for part, style in shown.styles.items() if not names_part(made.plan, part)}
+    unclear = [part for part in shown.unclear if not names_part(made.plan, part)]
 
     def with_experts(samples: int) -> Any:
         module, inputs, *plan = make(samples)
-        return module, inputs, {**dict.fromkeys(found, "experts"), **(plan[0] if plan else {})}
+        return module, inputs, {**found, **(plan[0] if plan else {})}
 
-    try:
-        captured = _capture_all(name, with_experts, sizes, tensor_degrees, is_module)
-    except InputError:
-        raise error from None
-    places = ", ".join(found)
-    _log.warning("The module of %s has experts with stacked weights: %s.", name, places)
-    return captured
+    if found:
+        try:
+            captured = _capture_all(name, with_experts, sizes, tensor_degrees, is_module)
+        except InputError:
+            unclear = list(found)
+        else:
+            places = ", ".join(found)
+            _log.warning("The module of %s has experts with stacked weights: %s.", name, places)
+            return captured
+    if plain is None:
+        assert failure is not None
+        raise failure from None
+    if unclear:
+        _log.warning(_UNCLEAR_EXPERTS, name, ", ".join(unclear), pattern_of(unclear[0]))
+    return plain
 
 
 def _capture_whole(name: str, made: _Made, samples: int) -> ModuleCapture:
