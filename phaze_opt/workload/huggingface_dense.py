@@ -130,6 +130,14 @@ def _seed_oss(plain: Plain) -> dict[str, Any]:
     }
 
 
+def _internlm3(plain: Plain) -> dict[str, Any]:
+    return {
+        "bias": flag(plain, "bias", False),
+        "query_key_value_bias": flag(plain, "qkv_bias", False),
+        "projection_bias": flag(plain, "bias", False),
+    }
+
+
 def _gpt_bigcode(plain: Plain) -> dict[str, Any]:
     return {
         **fields.gpt2(plain),
@@ -428,6 +436,24 @@ DENSE_FAMILIES: Mapping[str, Family] = {
         },
         _seed_oss,
         fixed={**LLAMA, "embedding_dropout": False},
+    ),
+    "hunyuan_v1_dense": language_model(
+        "HunYuanDenseV1",
+        llama_keys(32, 4096, 32, 11008, 290943, 2048),
+        fields.attention_bias,
+        only={**NO_WINDOW, "use_qk_norm": True, "use_cla": False},
+        fixed={**LLAMA, "query_key_norm": True},
+        synonyms={"attention_head_dim": "head_dim"},
+    ),
+    "internlm2": language_model(
+        "InternLM2",
+        llama_keys(32, 4096, 32, 11008, 103168, 2048),
+        lambda plain: fields.attention_bias({"attention_bias": flag(plain, "bias", True)}),
+    ),
+    "internlm3": language_model(
+        "InternLM3",
+        llama_keys(32, 4096, 32, 11008, 128512, 32768),
+        _internlm3,
     ),
     "gpt_bigcode": language_model(
         "GPTBigCode",

@@ -177,6 +177,9 @@ def test_values_of_a_wrong_kind_are_refused(
         ("smollm3", "no_rope_layers", [1, 2]),
         ("exaone4", "sliding_window_pattern", "GLL"),
         ("starcoder2", "embedding_dropout", 0.1),  # and not in the blocks
+        ("hunyuan_v1_moe", "moe_topk", [1, 2]),  # another one in some layers
+        ("hunyuan_v1_moe", "use_cla", True),  # keys of the layer before
+        ("dbrx", "tie_word_embeddings", True),
     ],
 )
 def test_other_mathematics_are_refused(
