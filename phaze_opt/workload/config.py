@@ -297,7 +297,7 @@ class TransformerConfig:
     @property
     def image_tokens_in_text(self) -> int:
         """Tokens of a sequence that images take the place of."""
-        if not (self.images and self.projector):
+        if not (self.images and self.projector) or self.projector.tiles:
             return 0
         own = self.images.sequence - (not self.images.pools)
         return self.projector.images * (own // self.projector.merge)

@@ -63,6 +63,7 @@ _CLASS = "_class_name"
 _WITH_TEXT = {
     "gemma3": "gemma3_text",
     "llama4": "llama4_text",
+    "mllama": "mllama_text_model",
     "mistral3": "mistral",
     "llava": "llama",
     "llava_next": "llama",

@@ -23,6 +23,7 @@ from phaze_opt.workload.huggingface_families import (
     llama_keys,
 )
 from phaze_opt.workload.huggingface_fields import Plain, flag, refusal, whole_number
+from phaze_opt.workload.huggingface_images import mllama_crosses
 
 
 def _partly_rotated(plain: Plain, hidden: int, heads: int, share: float) -> dict[str, Any]:
@@ -128,6 +129,12 @@ def _seed_oss(plain: Plain) -> dict[str, Any]:
         "projection_bias": flag(plain, "attention_out_bias", False),
         "bias": flag(plain, "mlp_bias", False),
     }
+
+
+def _mllama(plain: Plain) -> dict[str, Any]:
+    """Compute the blocks that run without images: those that attend to them are left out."""
+    layers = whole_number(plain, "num_hidden_layers", 40)
+    return {"layers": layers - len([i for i in mllama_crosses(plain) if i < layers])}
 
 
 def _internlm3(plain: Plain) -> dict[str, Any]:
@@ -471,6 +478,12 @@ DENSE_FAMILIES: Mapping[str, Family] = {
         lambda plain: fields.qwen2({"max_window_layers": 80, "num_hidden_layers": 80, **plain}),
         only={},
         fixed={**LLAMA, "query_key_value_bias": True},
+    ),
+    "mllama_text_model": language_model(
+        "MllamaText",
+        llama_keys(40, 4096, 32, 14336, 128256, 131072, kv_heads=8)
+        | {"attention_dropout": ("dropout", 0.0)},
+        _mllama,
     ),
     "qwen3_vl_text": language_model(
         "Qwen3VLText",

@@ -232,9 +232,17 @@ class Attention(AttentionCore):
 
 
 class CrossAttention(AttentionCore):
-    """Attention of a decoder to the result of its encoder, which may have another length."""
+    """Attention of a decoder to the result of its encoder, which may have another length.
 
-    def __init__(self, config: TransformerConfig, group: TensorGroup) -> None:
+    That result may be whole on every device (``memory_group``) where the sequence is split.
+    """
+
+    def __init__(
+        self,
+        config: TransformerConfig,
+        group: TensorGroup,
+        memory_group: TensorGroup | None = None,
+    ) -> None:
         super().__init__(replace(config, causal=False), group)
         context = config.heads * config.head_size
         kv = config.key_value_heads * config.head_size
@@ -244,7 +252,9 @@ class CrossAttention(AttentionCore):
         biases: bool | tuple[bool, ...] = config.bias
         if config.key_bias is False:
             outputs, biases = (kv, kv), (False, config.bias)
-        self.key_value = ColumnParallelLinear(config.hidden, outputs, biases, group)
+        self.key_value = ColumnParallelLinear(config.hidden, outputs, biases, memory_group or group)
+        count = 2 if config.query_key_norm else 0
+        self.norms = nn.ModuleList(norm_of(config, config.head_size) for _ in range(count))
         self.projection = RowParallelLinear(context, config.hidden, config.bias, group)
 
     def forward(self, x: Tensor, memory: Tensor) -> Tensor:
@@ -254,6 +264,8 @@ class CrossAttention(AttentionCore):
         joint = [each.view(*each.shape[:2], self.kv_heads, -1) for each in joint]
         key, value = joint if len(joint) == 2 else joint[0].split(size, dim=-1)
         query = query.view(*query.shape[:2], self.heads, size)
+        if len(self.norms):
+            query, key = self.norms[0](query), self.norms[1](key)
         if self.config.attention == "flash":
             context = self.attend(query, key, value)
         else:

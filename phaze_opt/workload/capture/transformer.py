@@ -39,6 +39,7 @@ from phaze_opt.workload.capture.hybrid_blocks import HybridBlock, kind_of
 from phaze_opt.workload.capture.images_in_text import with_images
 from phaze_opt.workload.capture.layer import capture_layer
 from phaze_opt.workload.capture.tensor_parallel import DTYPE, TensorGroup
+from phaze_opt.workload.capture.tiled_images import with_tiled_images
 from phaze_opt.workload.capture.towers import images_and_text, speech_and_text
 from phaze_opt.workload.config import TransformerConfig
 from phaze_opt.workload.graph import Layer, WorkloadVariant
@@ -200,7 +201,10 @@ def _assembly(config: TransformerConfig, group: TensorGroup, microbatch: int) ->
         for reader in dict.fromkeys((place + 1, last if place >= config.layers else place + 1))
     )
     text = Assembly(_parts(config, group, microbatch), places, edges)
-    return with_images(text, config, group, microbatch) if config.projector else text
+    if not config.projector:
+        return text
+    join = with_tiled_images if config.projector.tiles else with_images
+    return join(text, config, group, microbatch)
 
 
 def _routed_parameters(module: nn.Module) -> int:
