@@ -442,10 +442,13 @@ class TransformerConfig:
                 f"{model} cannot be split over {tensor_degree} devices: {split} have only the "
                 f"common divisors {allowed}."
             )
-        if sequence_parallel and self.diffusion and self.diffusion.text_tokens % tensor_degree:
+        text_tokens = 0
+        if self.diffusion and not self.diffusion.crosses:
+            text_tokens = self.diffusion.text_tokens
+        if sequence_parallel and text_tokens % tensor_degree:
             raise InputError(
                 f"{model} cannot use sequence parallelism over {tensor_degree} devices: its "
-                f"{self.diffusion.text_tokens} tokens of text are not a multiple of "
+                f"{text_tokens} tokens of text are not a multiple of "
                 f"{tensor_degree}."
             )
         if sequence_parallel and self.sequence % tensor_degree:

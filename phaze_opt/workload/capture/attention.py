@@ -253,8 +253,10 @@ class CrossAttention(AttentionCore):
         if config.key_bias is False:
             outputs, biases = (kv, kv), (False, config.bias)
         self.key_value = ColumnParallelLinear(config.hidden, outputs, biases, memory_group or group)
-        count = 2 if config.query_key_norm else 0
-        self.norms = nn.ModuleList(norm_of(config, config.head_size) for _ in range(count))
+        self.is_whole = config.head_norm == "whole"
+        counts = (self.heads, self.kv_heads) if self.is_whole else (1, 1)
+        counts = counts if config.query_key_norm else ()
+        self.norms = nn.ModuleList(norm_of(config, count * config.head_size) for count in counts)
         self.projection = RowParallelLinear(context, config.hidden, config.bias, group)
 
     def forward(self, x: Tensor, memory: Tensor) -> Tensor:
@@ -265,7 +267,10 @@ class CrossAttention(AttentionCore):
         key, value = joint if len(joint) == 2 else joint[0].split(size, dim=-1)
         query = query.view(*query.shape[:2], self.heads, size)
         if len(self.norms):
-            query, key = self.norms[0](query), self.norms[1](key)
+            pairs = zip(self.norms, (query, key), strict=True)
+            query, key = (
+                norm(y.flatten(2)).view(y.shape) if self.is_whole else norm(y) for norm, y in pairs
+            )
         if self.config.attention == "flash":
             context = self.attend(query, key, value)
         else:

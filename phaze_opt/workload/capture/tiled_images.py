@@ -118,7 +118,7 @@ class JoinedFeatures(nn.Module):
 
 
 def _by_image(x: Tensor, tiles: int) -> Tensor:
-    """Put the tokens of an image's tiles one after another, from ``(tokens, images · tiles, width)``."""
+    """Put an image's tiles one after another, from ``(tokens, images · tiles, width)``."""
     tokens, count, width = x.shape
     apart = x.view(tokens, count // tiles, tiles, width)
     return apart.permute(2, 0, 1, 3).reshape(tiles * tokens, count // tiles, width)

@@ -41,6 +41,7 @@ from phaze_opt.workload.capture.layer import capture_layer
 from phaze_opt.workload.capture.tensor_parallel import DTYPE, TensorGroup
 from phaze_opt.workload.capture.tiled_images import with_tiled_images
 from phaze_opt.workload.capture.towers import images_and_text, speech_and_text
+from phaze_opt.workload.capture.video import video_transformer
 from phaze_opt.workload.config import TransformerConfig
 from phaze_opt.workload.graph import Layer, WorkloadVariant
 from phaze_opt.workload.trained import LayerRole, role_names, roles_of
@@ -84,6 +85,7 @@ def capture_transformer(
         nodes=tuple((name, kinds.index(kind)) for name, kind in places),
         edges=edges,
         expert_tensor=expert_tensor or UNSET,
+        whole_memory=True if config.diffusion and config.diffusion.crosses else UNSET,
     )
 
 
@@ -191,7 +193,8 @@ def _assembly(config: TransformerConfig, group: TensorGroup, microbatch: int) ->
     if config.images and not config.projector:
         return images_and_text(config, group, microbatch)
     if config.diffusion:
-        return diffusion_transformer(config, group, microbatch)
+        whole = video_transformer if config.diffusion.crosses else diffusion_transformer
+        return whole(config, group, microbatch)
     places = tuple(_places(config))
     last = len(places) - 1
     # What follows the last block, and it, is read by the head too.
