@@ -65,6 +65,8 @@ _WITH_TEXT = {
     "llama4": "llama4_text",
     "mllama": "mllama_text_model",
     "mistral3": "mistral",
+    "kimi_vl": "deepseek_v3",
+    "kimi_k25": "kimi_k2",
     "llava": "llama",
     "llava_next": "llama",
     "paligemma": "gemma",

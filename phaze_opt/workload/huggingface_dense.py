@@ -223,6 +223,13 @@ DENSE_FAMILIES: Mapping[str, Family] = {
         fields.every_layer_slides(4096),
         only={"layer_types": None},
     ),
+    # Queries scaled by their position, as in Llama 4, are not counted.
+    "ministral3": language_model(
+        "Ministral3",
+        llama_keys(34, 4096, 32, 14336, 131072, 262144, kv_heads=8, head_elements=128),
+        fields.every_layer_slides(0),
+        only={},
+    ),
     "qwen2": language_model(
         "Qwen2",
         _QWEN_KEYS,

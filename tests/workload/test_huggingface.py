@@ -347,6 +347,8 @@ def test_only_the_language_model_is_read_of_images_and_text(
         ({"model_type": "mistral3", "text_config": {}}, "mistral"),
         ({"model_type": "llava", "text_config": {"model_type": "mistral"}}, "mistral"),
         ({"model_type": "glm4v", "text_config": {"model_type": "glm4v_text"}}, "glm4"),
+        ({"model_type": "mistral3", "text_config": {"model_type": "ministral3"}}, "ministral3"),
+        ({"model_type": "kimi_k25", "text_config": {}}, "kimi_k2"),
     ],
 )
 def test_a_language_model_inside_another_is_a_family(

@@ -76,7 +76,8 @@ class TiledNorm(nn.Module):
         """Return the tokens of every image."""
         added = self.after(ratios).view(1, len(ratios), self.tiles.count, -1)
         x = self.norm(x).view(self.tiles.count, -1, *x.shape[1:])
-        return (x + added.permute(2, 0, 1, 3)).flatten(0, 1)
+        result: Tensor = (x + added.permute(2, 0, 1, 3)).flatten(0, 1)
+        return result
 
 
 class GatedBlock(nn.Module):
