@@ -61,7 +61,10 @@ def test_parameters_are_those_of_the_releases(
     """Llama 3.2 11B and 90B; without images their blocks that attend to these do not run."""
     model = _write(tmp_path, model_type="mllama", text_config=text)
     assert count_parameters(model_config(f"{model}+images1", 8192)) == parameters
-    if not text:
+    if not text:  # the instructed model, for images of 560 by 560
+        larger = _write(tmp_path, model_type="mllama", vision_config={"image_size": 560})
+        assert count_parameters(model_config(f"{larger}+images1", 8192)) == 10_670_220_835
+        model = _write(tmp_path, model_type="mllama")
         assert count_parameters(model_config(model, 8192)) == 8_030_261_248
 
 

@@ -254,8 +254,9 @@ class CrossAttention(AttentionCore):
             outputs, biases = (kv, kv), (False, config.bias)
         self.key_value = ColumnParallelLinear(config.hidden, outputs, biases, memory_group or group)
         self.is_whole = config.head_norm == "whole"
-        counts = (self.heads, self.kv_heads) if self.is_whole else (1, 1)
-        counts = counts if config.query_key_norm else ()
+        counts: tuple[int, ...] = ()
+        if config.query_key_norm:
+            counts = (self.heads, self.kv_heads) if self.is_whole else (1, 1)
         self.norms = nn.ModuleList(norm_of(config, count * config.head_size) for count in counts)
         self.projection = RowParallelLinear(context, config.hidden, config.bias, group)
 

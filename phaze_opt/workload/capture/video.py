@@ -67,7 +67,8 @@ class _Table(nn.Module):
         """Return as many; under sequence parallelism each device has part of gradients."""
         if self.group.splits_sequence:
             vectors = copy_to_group(vectors)
-        made: tuple[Tensor, ...] = (vectors.unflatten(-1, (-1, self.hidden)) + self.rows).unbind(-2)
+        apart = vectors.reshape(*vectors.shape[:-1], -1, self.hidden)
+        made: tuple[Tensor, ...] = (apart + self.rows).unbind(-2)
         return made
 
 
