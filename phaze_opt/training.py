@@ -197,7 +197,8 @@ class Training:
     zero_group
         Among how many neighbouring replicas ZeRO shares out; the groups hold copies of one another
         (hybrid sharding: ``HYBRID_SHARD`` of PyTorch's FSDP; MaxText's ``dcn_data_parallelism``
-        beside ``ici_fsdp_parallelism``). 0 for all replicas.
+        beside ``ici_fsdp_parallelism``). 0 for all replicas. Where routed experts are shared
+        out, a group holds all of them once or more: its devices with the same ones share these.
     rank_order
         The orders of ranks that a placement may have, tensor parallelism innermost: ``two``, or
         ``solve`` for those with some replicas inside the stages and others outside, too. Replicas

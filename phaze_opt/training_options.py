@@ -178,7 +178,7 @@ def _parts(training: Training) -> None:
 
 
 def _zero_group(training: Training) -> None:
-    """Refuse a group in which nothing is shared out, or experts are."""
+    """Refuse a group in which nothing is shared out, or that is of none that stand together."""
     group = training.zero_group
     if group == 0:
         return
@@ -192,11 +192,6 @@ def _zero_group(training: Training) -> None:
         raise InputError(
             f"zero_group is {group} and zero is {training.zero}, but where nothing is shared out "
             "there is no group; zero_group must be 0, or at least 2 with zero 1, 2 or 3."
-        )
-    if training.expert_parallel > 1 or training.expert_tensor_parallel:
-        raise InputError(
-            f"zero_group is {group}, but expert_parallel is {training.expert_parallel}; routed "
-            "experts are shared out among all replicas only."
         )
 
 

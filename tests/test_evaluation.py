@@ -69,7 +69,7 @@ def test_a_model_without_parameters_answers(fused: bool) -> None:
     assert not result.time_breakdown_s.get("gradient_accumulation")
 
 
-WITHOUT_AREA = ("mi300x", "mi325x", "mi355x", "trainium2", "groq-lpu", "wse2")
+WITHOUT_AREA = ("mi300x", "mi325x", "mi355x", "trainium2", "trainium3", "groq-lpu", "wse2", "wse3")
 """Chips with buffers outside the table of areas."""
 
 

@@ -138,10 +138,12 @@ def _sharing(options: Options, sizes: Mapping[str, int | None], degrees: Mapping
     shared = [sizes[axis] for axis in _SHARED]
     if shared == [1, 1]:
         return
+    # All other weights are shared out along the axis of the experts too (``logical_axis_rules``).
+    shared.append(sizes["expert"])
     options.state("zero", 3)
     if sizes["data"] == 1:
         return
-    if None in shared or "context_parallel" not in degrees or sizes["expert"] != 1:
+    if None in shared or "context_parallel" not in degrees:
         options.say("data parallelism beside fsdp: weights shared out among all replicas")
     else:
         options.state("zero_group", math.prod(filter(None, shared)) * degrees["context_parallel"])

@@ -225,6 +225,8 @@ def _memory(options: Options) -> None:
         options.state("zero", _SHARDING[sharding])
     elif options.is_on("use-distributed-optimizer"):
         options.state("zero", 1)
+    if "zero" in options.row:
+        _groups(options)
     granularity = options.text("recompute-granularity")
     if options.is_on("recompute-activations"):
         granularity = "selective"
@@ -235,6 +237,18 @@ def _memory(options: Options) -> None:
     method, layers = options.text("recompute-method"), options.whole("recompute-num-layers")
     if granularity == "full" and (method == "block" or layers not in (None, 1)):
         options.say(f"recompute-method {method} with {layers} layers: a checkpoint per layer here")
+
+
+def _groups(options: Options) -> None:
+    """State among how many replicas states are shared out, where groups of them hold copies."""
+    copies = options.positive("num-distributed-optimizer-instances")
+    if copies == 1:
+        return
+    if "devices" not in options.row:
+        options.say(f"num-distributed-optimizer-instances {copies}: all replicas share here")
+        return
+    total, stages, each = (int(options.row[name]) for name in ("devices", "pipeline", "tensor"))
+    options.state("zero_group", total // (stages * each * copies))
 
 
 def _precision(options: Options) -> None:

@@ -104,7 +104,7 @@ def _degrees(options: Options) -> None:
         # By default weights stay gathered in a pipeline (models/llama3/infra/parallelize.py).
         options.state("zero", 2 if kept == "never" or (kept == "default" and stages > 1) else 3)
     if shards != 1 and copies > 1:
-        if shards > 0 and expert == 1:
+        if shards > 0:
             options.state("zero_group", shards * context)
         else:
             options.say(f"data_parallel_replicate_degree {copies}: shared out among all replicas")

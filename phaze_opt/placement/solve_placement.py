@@ -37,6 +37,7 @@ from phaze_opt.placement.split_backward import (
     with_split_backward,
 )
 from phaze_opt.placement.timing import with_fastest_gathers
+from phaze_opt.training import Training
 
 
 def solve_placement(
@@ -201,27 +202,7 @@ def _given(
             f"{label} with microbatch {training.microbatch} needs a global batch of at least "
             f"{samples}, but it is {training.global_batch}."
         )
-    if data % training.sharing(data):
-        raise InfeasibleError(
-            f"{label} has {data} replicas, but with a zero_group of {training.zero_group} there "
-            "must be a multiple of it."
-        )
-    shares = training.expert_step(tensor)
-    if data < training.fewest_replicas(tensor) and data % shares == 0:
-        raise InfeasibleError(
-            f"{label} has {data} replica, but its {tensor} devices have all experts more than "
-            f"once with an expert_parallel of {training.expert_parallel} and an "
-            f"expert_tensor_parallel of {training.expert_tensor_parallel}, which is known from 2 "
-            "replicas on."
-        )
-    if data % shares:
-        apart = training.expert_tensor_parallel
-        split = f", an expert_tensor_parallel of {apart}" if apart else ""
-        multiple = f"{shares}" if apart else "it"
-        raise InfeasibleError(
-            f"{label} has {data} replicas, but with an expert_parallel of "
-            f"{training.expert_parallel}{split} there must be a multiple of {multiple}."
-        )
+    _refuse_replicas(label, data, tensor, training)
     candidates = given_candidates(degrees, problem.cluster, training)
     if stages is not None and training.interleave > 1:
         raise InputError(
@@ -249,6 +230,37 @@ def _given(
     _refuse_misfit(costs, layouts[0], held)
     options = [with_fastest_gathers(costs, layout) for layout in layouts]
     return describe(costs, *min(options, key=lambda option: option[1].time_s), held)
+
+
+def _refuse_replicas(label: str, data: int, tensor: int, training: Training) -> None:
+    """Raise where so many replicas do not make whole groups, of experts and of what is shared."""
+    if data % training.sharing(data):
+        raise InfeasibleError(
+            f"{label} has {data} replicas, but with a zero_group of {training.zero_group} there "
+            "must be a multiple of it."
+        )
+    shares = training.expert_step(tensor)
+    if training.sharing(data) % shares and data % shares == 0:
+        raise InfeasibleError(
+            f"{label} has groups of {training.sharing(data)} replicas that ZeRO shares out among, "
+            f"but the routed experts are spread over {shares}; zero_group must be 0 or a multiple "
+            "of it."
+        )
+    if data < training.fewest_replicas(tensor) and data % shares == 0:
+        raise InfeasibleError(
+            f"{label} has {data} replica, but its {tensor} devices have all experts more than "
+            f"once with an expert_parallel of {training.expert_parallel} and an "
+            f"expert_tensor_parallel of {training.expert_tensor_parallel}, which is known from 2 "
+            "replicas on."
+        )
+    if data % shares:
+        apart = training.expert_tensor_parallel
+        split = f", an expert_tensor_parallel of {apart}" if apart else ""
+        multiple = f"{shares}" if apart else "it"
+        raise InfeasibleError(
+            f"{label} has {data} replicas, but with an expert_parallel of "
+            f"{training.expert_parallel}{split} there must be a multiple of {multiple}."
+        )
 
 
 def _refuse_misfit(costs: CandidateCosts, layout: Layout, held: Sequence[HeldStage]) -> None:

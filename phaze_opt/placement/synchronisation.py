@@ -15,7 +15,8 @@ Where only neighbouring replicas share out (``Training.zero_group``), weights ar
 them, and gradients, reduced among them, are then reduced among the groups.
 
 Routed experts that are shared out are exchanged among the replicas that have the same ones
-(`GroupTerms`), all else among all.
+(`GroupTerms`), all else among all; where only neighbours share out, among those of a group that
+have the same ones, and then among the groups.
 
 Without overlap, ZeRO 0 and 1 exchange the whole stage at once (as Megatron-LM did in 2021), ZeRO 2
 and 3 layer by layer, since they never hold more. With overlap all go layer by layer through the
@@ -200,6 +201,9 @@ class GroupTerms(NamedTuple):
         Among all replicas.
     of_same
         Among those that have the same share of the routed experts; none where nothing is shared.
+
+    Where only neighbouring replicas share anything out, both are inside a group, and then between
+    groups.
     """
 
     of_all: tuple[Term, ...]
@@ -281,7 +285,11 @@ class ReplicaGroup:
         training, tensor = self.problem.training, self.replicated.tensor
         group = training.sharing(self.data)
         if group < self.data and self.zero > 0:
-            return GroupTerms(self._terms_of_groups(kind, group))
+            of_group = self._terms_of_groups(kind, group, self.stride)
+            if not training.holds_experts_apart(tensor):
+                return GroupTerms(of_group)
+            same_inside = training.with_same_experts(group, tensor, self.stride)
+            return GroupTerms(of_group, self._terms_of_groups(kind, *same_inside))
         apart = self.data, self.stride, self.inside, self.outside_stride
         of_all = replica_terms(kind, *apart, cluster)
         if not training.holds_experts_apart(tensor):
@@ -289,20 +297,27 @@ class ReplicaGroup:
         same = with_same_experts(training, tensor, *apart)
         return GroupTerms(of_all, replica_terms(kind, *same, cluster))
 
-    def _terms_of_groups(self, kind: CollectiveName, group: int) -> tuple[Term, ...]:
-        """Return what replicas exchange of which only so many neighbours share anything out.
+    def _terms_of_groups(self, kind: CollectiveName, sharing: int, stride: int) -> tuple[Term, ...]:
+        """Return what is exchanged where only neighbouring replicas share anything out.
 
         Weights are gathered inside a group. Gradients are reduced there, and what each device then
         has of them is reduced with those who have the same in the other groups.
+
+        Parameters
+        ----------
+        kind
+            The collective.
+        sharing, stride
+            Devices of a group that have the same, and how far they are apart.
         """
-        cluster = self.problem.cluster
-        inside = collective_terms(kind, group, cluster, self.stride)
+        cluster, group = self.problem.cluster, self.problem.training.sharing(self.data)
+        inside = collective_terms(kind, sharing, cluster, stride)
         if kind == "all_gather":
             return inside
         others = self.data // group, cluster, self.stride * group
         return tuple(
             [
-                one_after_the_other(first, second, 1.0 / group)
+                one_after_the_other(first, second, 1.0 / sharing)
                 for first in inside
                 for second in collective_terms("all_reduce", *others)
             ]

@@ -297,7 +297,7 @@ class TransformerConfig:
     @property
     def image_tokens_in_text(self) -> int:
         """Tokens of a sequence that images take the place of."""
-        if not (self.images and self.projector):
+        if not (self.images and self.projector) or self.projector.tiles:
             return 0
         own = self.images.sequence - (not self.images.pools)
         return self.projector.images * (own // self.projector.merge)
@@ -442,10 +442,13 @@ class TransformerConfig:
                 f"{model} cannot be split over {tensor_degree} devices: {split} have only the "
                 f"common divisors {allowed}."
             )
-        if sequence_parallel and self.diffusion and self.diffusion.text_tokens % tensor_degree:
+        text_tokens = 0
+        if self.diffusion and not self.diffusion.crosses:
+            text_tokens = self.diffusion.text_tokens
+        if sequence_parallel and text_tokens % tensor_degree:
             raise InputError(
                 f"{model} cannot use sequence parallelism over {tensor_degree} devices: its "
-                f"{self.diffusion.text_tokens} tokens of text are not a multiple of "
+                f"{text_tokens} tokens of text are not a multiple of "
                 f"{tensor_degree}."
             )
         if sequence_parallel and self.sequence % tensor_degree:

@@ -249,6 +249,17 @@ def _projected(config: TransformerConfig, shape: Projector) -> None:
             f"deepstack is {list(shape.deepstack)}, but it must be at most {most} of the "
             f"{tower.layers} blocks of the tower."
         )
+    tiles = shape.tiles
+    if tiles and not (
+        all(0 <= i < config.layers for i in tiles.crosses)
+        and all(0 <= i < tower.layers - tiles.gated_layers for i in tiles.features)
+        and not (config.experts or config.pattern or config.windows or config.prediction_layers)
+    ):
+        raise InputError(
+            f"Tiles have crosses {list(tiles.crosses)} and features {list(tiles.features)}, but "
+            f"these must be among the {config.layers} plain blocks of the language model, and the "
+            f"{tower.layers - tiles.gated_layers} blocks of the tower before those with gates."
+        )
     if config.image_tokens_in_text > config.sequence:
         raise InputError(
             f"{shape.images} images have {config.image_tokens_in_text} tokens, but sequence is "

@@ -22,6 +22,9 @@ Of a ring, the c − 2 equal steps in the middle are one operator with as many h
 as they do one after another, but for waves of tiles that they do not fill, and for their launches.
 A merged step reads the queries and half of the keys; the last step of a forward weighs and adds up
 the results of all.
+
+Attention to another sequence that every device has whole (`WorkloadVariant.whole_memory`) stays as
+captured: its queries are a share, and nothing is sent.
 """
 
 from __future__ import annotations
@@ -62,6 +65,14 @@ class _Split:
     devices: int
     kind: ContextKind
     samples: int
+    whole_memory: bool = False
+
+    def shares(self, operator: Operator) -> bool:
+        """Say whether an operator attends to tokens that are shared: not to a whole memory."""
+        scores = operator.attention
+        if scores is None:
+            return False
+        return scores.causal or scores.keys == scores.queries or not self.whole_memory
 
 
 def with_context_shared_out(
@@ -89,7 +100,8 @@ def with_context_shared_out(
     refused: InputError | None = None
     for variant in variants:
         devices = variant.context_parallel or 1
-        split = _Split(devices, training.context_kind, variant.microbatch)
+        whole_memory = bool(variant.whole_memory)
+        split = _Split(devices, training.context_kind, variant.microbatch, whole_memory)
         try:
             shared.append(variant if devices == 1 else _shared_out(variant, split))
         except InputError as error:
@@ -107,7 +119,7 @@ def _shared_out(variant: WorkloadVariant, split: _Split) -> WorkloadVariant:
 
 def _layer(layer: Layer, split: _Split) -> Layer:
     """Share the attention of a layer out, and count what it holds for that."""
-    attending = [each for each in layer.forward.operators if each.attention]
+    attending = [each for each in layer.forward.operators if split.shares(each)]
     if not attending:
         return layer
     shapes = [_shape(each, split) for each in attending]
@@ -134,7 +146,7 @@ def _graph(graph: OperatorGraph, split: _Split) -> OperatorGraph:
     share = {"ring": _ring, "gather": _gather, "a2a": _all_to_all}[split.kind]
     for index in reversed(range(len(graph.operators))):
         operator = graph.operators[index]
-        if operator.attention is not None:
+        if split.shares(operator):
             graph = share(_Attention(graph, index, _shape(operator, split), split))
     return graph
 

@@ -567,6 +567,9 @@ class WorkloadVariant:
         Devices over which each routed expert is split; not set for the tensor-parallel group.
     expert_capacity
         Rows of an expert as in `phaze_opt.training.Training`; not set for the tokens that come.
+    whole_memory
+        Whether every device has all of another sequence that layers attend to, where devices share
+        their own (a text beside a video); not set where nothing is known of it.
     layers
         The distinct layers.
     nodes
@@ -584,6 +587,7 @@ class WorkloadVariant:
     context_parallel: Positive | UnsetType = UNSET
     expert_tensor: Positive | UnsetType = UNSET
     expert_capacity: float | UnsetType = UNSET
+    whole_memory: Literal[True] | UnsetType = UNSET
 
     @property
     def options(self) -> tuple[int, int, bool, int, int, float]:

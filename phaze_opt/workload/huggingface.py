@@ -63,7 +63,10 @@ _CLASS = "_class_name"
 _WITH_TEXT = {
     "gemma3": "gemma3_text",
     "llama4": "llama4_text",
+    "mllama": "mllama_text_model",
     "mistral3": "mistral",
+    "kimi_vl": "deepseek_v3",
+    "kimi_k25": "kimi_k2",
     "llava": "llama",
     "llava_next": "llama",
     "paligemma": "gemma",

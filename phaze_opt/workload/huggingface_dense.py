@@ -23,6 +23,7 @@ from phaze_opt.workload.huggingface_families import (
     llama_keys,
 )
 from phaze_opt.workload.huggingface_fields import Plain, flag, refusal, whole_number
+from phaze_opt.workload.huggingface_images import mllama_crosses
 
 
 def _partly_rotated(plain: Plain, hidden: int, heads: int, share: float) -> dict[str, Any]:
@@ -130,6 +131,20 @@ def _seed_oss(plain: Plain) -> dict[str, Any]:
     }
 
 
+def _mllama(plain: Plain) -> dict[str, Any]:
+    """Compute the blocks that run without images: those that attend to them are left out."""
+    layers = whole_number(plain, "num_hidden_layers", 40)
+    return {"layers": layers - len([i for i in mllama_crosses(plain) if i < layers])}
+
+
+def _internlm3(plain: Plain) -> dict[str, Any]:
+    return {
+        "bias": flag(plain, "bias", False),
+        "query_key_value_bias": flag(plain, "qkv_bias", False),
+        "projection_bias": flag(plain, "bias", False),
+    }
+
+
 def _gpt_bigcode(plain: Plain) -> dict[str, Any]:
     return {
         **fields.gpt2(plain),
@@ -207,6 +222,13 @@ DENSE_FAMILIES: Mapping[str, Family] = {
         llama_keys(32, 4096, 32, 14336, 32000, 131072, kv_heads=8),
         fields.every_layer_slides(4096),
         only={"layer_types": None},
+    ),
+    # Queries scaled by their position, as in Llama 4, are not counted.
+    "ministral3": language_model(
+        "Ministral3",
+        llama_keys(34, 4096, 32, 14336, 131072, 262144, kv_heads=8, head_elements=128),
+        fields.every_layer_slides(0),
+        only={},
     ),
     "qwen2": language_model(
         "Qwen2",
@@ -429,6 +451,24 @@ DENSE_FAMILIES: Mapping[str, Family] = {
         _seed_oss,
         fixed={**LLAMA, "embedding_dropout": False},
     ),
+    "hunyuan_v1_dense": language_model(
+        "HunYuanDenseV1",
+        llama_keys(32, 4096, 32, 11008, 290943, 2048),
+        fields.attention_bias,
+        only={**NO_WINDOW, "use_qk_norm": True, "use_cla": False},
+        fixed={**LLAMA, "query_key_norm": True},
+        synonyms={"attention_head_dim": "head_dim"},
+    ),
+    "internlm2": language_model(
+        "InternLM2",
+        llama_keys(32, 4096, 32, 11008, 103168, 2048),
+        lambda plain: fields.attention_bias({"attention_bias": flag(plain, "bias", True)}),
+    ),
+    "internlm3": language_model(
+        "InternLM3",
+        llama_keys(32, 4096, 32, 11008, 128512, 32768),
+        _internlm3,
+    ),
     "gpt_bigcode": language_model(
         "GPTBigCode",
         _GPT2_KEYS,
@@ -445,6 +485,12 @@ DENSE_FAMILIES: Mapping[str, Family] = {
         lambda plain: fields.qwen2({"max_window_layers": 80, "num_hidden_layers": 80, **plain}),
         only={},
         fixed={**LLAMA, "query_key_value_bias": True},
+    ),
+    "mllama_text_model": language_model(
+        "MllamaText",
+        llama_keys(40, 4096, 32, 14336, 128256, 131072, kv_heads=8)
+        | {"attention_dropout": ("dropout", 0.0)},
+        _mllama,
     ),
     "qwen3_vl_text": language_model(
         "Qwen3VLText",

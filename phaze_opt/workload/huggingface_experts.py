@@ -1,7 +1,7 @@
 """How the configurations of mixtures of experts are read, as `huggingface_families` reads others.
 
 Of Llama 4, the factor that scales queries by their position in layers without rotation is not
-counted.
+counted; of DBRX, the limits of queries, keys and values are part of other operators.
 """
 
 from __future__ import annotations
@@ -12,7 +12,13 @@ from typing import Any
 from phaze_opt.workload import huggingface_fields as fields
 from phaze_opt.workload.config import LLAMA
 from phaze_opt.workload.huggingface_families import NO_WINDOW, Family, language_model, llama_keys
-from phaze_opt.workload.huggingface_fields import Plain, flag, refusal, whole_number
+from phaze_opt.workload.huggingface_fields import (
+    Plain,
+    flag,
+    inner_configuration,
+    refusal,
+    whole_number,
+)
 
 
 def experts_of(
@@ -215,6 +221,50 @@ def _olmoe(plain: Plain) -> dict[str, Any]:
     return {**fields.attention_bias(plain), **experts_of(plain, sizes, ())}
 
 
+def _phimoe(plain: Plain) -> dict[str, Any]:
+    """Compute what Mixtral has, with biases, of Phi-3.5-MoE."""
+    has_head_bias = flag(plain, "lm_head_bias", False)
+    return {
+        **_mixtral({"num_local_experts": 16, "intermediate_size": 6400, **plain}),
+        **fields.attention_bias(plain),
+        **({"head_bias": True} if has_head_bias else {}),
+    }
+
+
+def _dbrx(plain: Plain) -> dict[str, Any]:
+    """Compute what stands in the configurations inside: of attention, and of experts."""
+    attention, experts = (inner_configuration(plain, f"{part}_config") for part in ("attn", "ffn"))
+    act = inner_configuration(experts, "ffn_act_fn").get("name", "silu")
+    if act != "silu":
+        raise refusal("ffn_act_fn", act, '"silu"')
+    sizes = {
+        "count": ("moe_num_experts", 4),
+        "top_k": ("moe_top_k", 1),
+        "feed_forward": ("ffn_hidden_size", 3584),
+    }
+    return {
+        "kv_heads": whole_number(attention, "kv_n_heads", 1),
+        "attention_dropout": attention.get("attn_pdrop", 0.0),
+        **fields.embedding_dropout(plain, ("emb_pdrop", 0.0), ("resid_pdrop", 0.0)),
+        **experts_of(experts, sizes, ()),
+    }
+
+
+def _hunyuan_moe(plain: Plain) -> dict[str, Any]:
+    """Compute experts as wide as the one that works on every token, of Hunyuan-A13B."""
+    keys = ("num_experts", "moe_topk", "num_shared_expert")
+    alike = {key: fields.same_of_all_layers(plain, key, 1) for key in keys}
+    width = whole_number(plain, "intermediate_size", 11008)
+    if fields.same_of_all_layers(plain, "moe_intermediate_size", width) != width:
+        raise refusal("moe_intermediate_size", plain["moe_intermediate_size"], str(width))
+    sizes = {"count": ("num_experts", 1), "top_k": ("moe_topk", 1)}
+    shared = alike["num_shared_expert"] * width
+    return {
+        **fields.attention_bias(plain),
+        **experts_of(alike, sizes, (), feed_forward=width, shared=shared),
+    }
+
+
 def _granitemoe(plain: Plain) -> dict[str, Any]:
     sizes = {
         "count": ("num_local_experts", 8),
@@ -309,6 +359,40 @@ EXPERT_FAMILIES: Mapping[str, Family] = {
         only={**NO_WINDOW, "clip_qkv": None},
         fixed={**LLAMA, "query_key_norm": True, "head_norm": "whole"},
         synonyms={"num_local_experts": "num_experts"},
+    ),
+    "phimoe": language_model(
+        "Phimoe",
+        llama_keys(32, 4096, 32, None, 32064, 131072, kv_heads=8),
+        _phimoe,
+        only={},
+        fixed={**LLAMA, "norm": "layer_norm"},
+        synonyms=_LOCAL,
+    ),
+    "dbrx": language_model(
+        "Dbrx",
+        {
+            "layers": ("n_layers", 24),
+            "hidden": ("d_model", 2048),
+            "heads": ("n_heads", 16),
+            "sequence": ("max_seq_len", 2048),
+            "vocabulary": ("vocab_size", 32000),
+            "dropout": ("resid_pdrop", 0.0),
+        },
+        _dbrx,
+        only={"tie_word_embeddings": False},
+        fixed={**LLAMA, "norm": "layer_norm", "norm_parameters": "weight"},
+        synonyms={
+            **{"num_hidden_layers": "n_layers", "hidden_size": "d_model"},
+            **{"num_attention_heads": "n_heads", "max_position_embeddings": "max_seq_len"},
+        },
+    ),
+    "hunyuan_v1_moe": language_model(
+        "HunYuanMoEV1",
+        llama_keys(32, 4096, 32, None, 290943, 2048),
+        _hunyuan_moe,
+        only={**NO_WINDOW, "use_qk_norm": True, "use_cla": False, "moe_layer_num_skipped": 0},
+        fixed={**LLAMA, "query_key_norm": True},
+        synonyms={"attention_head_dim": "head_dim"},
     ),
     "granitemoe": language_model(
         "GraniteMoe",

@@ -66,6 +66,20 @@ def whole_number(plain: Plain, key: str, default: int) -> int:
     return value
 
 
+def same_of_all_layers(plain: Plain, key: str, default: int) -> int:
+    """Return a key that is one whole number, or a list of equal ones with one for every layer.
+
+    Raises
+    ------
+    InputError
+        If it is neither.
+    """
+    value = plain.get(key)
+    if isinstance(value, list) and value and all(each == value[0] for each in value):
+        return whole_number({key: value[0]}, key, default)
+    return whole_number(plain, key, default)
+
+
 def positive_number(plain: Plain, key: str, default: float) -> float:
     """Return a key that other fields are computed from; null stands for its default.
 

@@ -152,6 +152,44 @@ def _llama4(plain: Plain, asked: AskedImages, hidden: int) -> dict[str, Any]:
     }
 
 
+def mllama_crosses(text: Plain) -> tuple[int, ...]:
+    """Return the blocks of Llama 3.2's language model that attend to images."""
+    return places(text, "cross_attention_layers", range(3, 40, 5))
+
+
+def _mllama(plain: Plain, asked: AskedImages, hidden: int) -> dict[str, Any]:
+    """Compute a tower of two stacks over the tiles of an image, and who attends to its result."""
+    vision, text = (inner_configuration(plain, f"{name}_config") for name in ("vision", "text"))
+    keys = {
+        **_siglip_keys(32, 1280, 16, 5120, 14),
+        "heads": ("attention_heads", whole_number(vision, "num_attention_heads", 16)),
+    }
+    gated = whole_number(vision, "num_global_layers", 8)
+    edge = _own_edge(vision, asked, 448)
+    tower = _tower(vision, keys, edge, query_key_value_bias=False, projection_bias=False)
+    features = places(vision, "intermediate_layers_indices", (3, 7, 15, 23, 30))
+    wide = tower["hidden"] * (1 + len(features))
+    if whole_number(vision, "vision_output_dim", 7680) != wide:
+        raise refusal("vision_output_dim", vision["vision_output_dim"], str(wide))
+    ratios = vision.get("supported_aspect_ratios")
+    return {
+        "layers": whole_number(text, "num_hidden_layers", 40),
+        "images": {**tower, "layers": tower["layers"] + gated, "embedding_norm": True},
+        "projector": _projector(
+            asked,
+            **{"merge": 1, "widths": (hidden,), "patch_bias": False},
+            tiles={
+                "count": whole_number(vision, "max_num_tiles", 4),
+                "ratios": 1 + (len(ratios) if isinstance(ratios, list) else 8),
+                "features": features,
+                "gated_layers": gated,
+                "crosses": mllama_crosses(text),
+                "added_words": 8,
+            },
+        ),
+    }
+
+
 def _own_edge(vision: Plain, asked: AskedImages, usual: int) -> int:
     """Return the edge of images that a tower is made for."""
     edge = whole_number(vision, "image_size", usual)
@@ -170,6 +208,7 @@ _READERS: Mapping[str, Callable[[Plain, AskedImages, int], dict[str, Any]]] = {
     "qwen3_5_moe": _qwen(3),
     "gemma3": _gemma3,
     "llama4": _llama4,
+    "mllama": _mllama,
 }
 
 

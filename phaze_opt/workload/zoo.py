@@ -431,7 +431,8 @@ def _share_of_tokens(config: TransformerConfig, model: str, devices: int) -> Tra
             f"context_parallel is {devices}, but it must divide the {config.sequence} tokens per "
             f"sample of {model}."
         )
-    two_stacks = config.encoder_layers or config.encoder or config.images or config.diffusion
+    joint = config.diffusion and not config.diffusion.crosses
+    two_stacks = config.encoder_layers or config.encoder or config.images or joint
     if config.attention != "flash" or two_stacks or config.patch_size:
         raise InputError(
             f"context_parallel is {devices}, but it must be 1 for {model}: sequences are shared "

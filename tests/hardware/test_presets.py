@@ -46,6 +46,12 @@ def test_every_preset_is_valid_and_sourced() -> None:
         ("mi300x", 1307.4),
         ("trainium2", 667),
         ("mi210", 181),
+        ("mi250x", 191.5),
+        ("rtx-5090", 209.5),
+        ("rtx-4090", 165.2),
+        ("gb10", 119),
+        ("trainium3", 671),
+        ("wse3", 15625),
     ],
 )
 def test_presets_have_their_stated_peak(name: str, peak_tflops: float) -> None:
@@ -79,7 +85,7 @@ def test_only_measured_chips_have_rates_of_arrays_and_bursts() -> None:
     measured = {"a100-40", "a100-80", "a100-pcie", "h100", "h100-96-500w", "h200", "b200", "l40s"}
     measured |= {"gb300", "tpu7x", "gaudi2", "gaudi3"}
     taken_over = {"tpuv6e", "gb200", "b300", "mi300x", "mi325x", "mi355x", "h20", "rtx-pro-6000"}
-    taken_over |= {"gh200"}
+    taken_over |= {"gh200", "rtx-4090", "rtx-5090", "gb10"}
     assert with_arrays == measured | taken_over
     assert all(
         p.provenance["calibration.array_efficiency"].confidence == "low"

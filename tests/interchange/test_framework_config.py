@@ -75,6 +75,14 @@ MAXTEXT = "model_name: mixtral-8x7b\nper_device_batch_size: 2\nici_fsdp_parallel
         ("a.toml", TITAN + "[parallelism]\ndata_parallel_shard_degree = 4\n"
          "data_parallel_replicate_degree = 2\ncontext_parallel_degree = 2\n",
          {"data": "8", "devices": "16", "zero": "3", "zero_group": "8"}),
+        ("a.toml", TITAN + "[parallelism]\ndata_parallel_shard_degree = 4\n"
+         "data_parallel_replicate_degree = 2\nexpert_parallel_degree = 4\n",
+         {"data": "8", "zero": "3", "zero_group": "4", "expert_parallel": "4"}),
+        ("a.sh", MEGATRON + "--use-distributed-optimizer --nnodes 2 --nproc_per_node 8 "
+         "--num-distributed-optimizer-instances 2 --tensor-model-parallel-size 2",
+         {"devices": "16", "zero": "1", "zero_group": "4"}),
+        ("a.yml", MAXTEXT + "ici_expert_parallelism: 4\ndcn_data_parallelism: 2\n",
+         {"data": "64", "zero": "3", "zero_group": "32", "expert_parallel": "4"}),
         ("a.toml", TITAN + 'mixed_precision_reduce = "bfloat16"\n', {"gradient_dtype": "bf16"}),
         ("a.yml", MAXTEXT + "ici_expert_parallelism: 4\n",
          {"data": "32", "devices": "32", "expert_parallel": "4", "global_batch": "64"}),
@@ -105,6 +113,11 @@ def test_what_is_stated(
         ("a.sh", MEGATRON + "--untie-embeddings-and-output-weights", "untied from the head"),
         ("a.sh", MEGATRON + "--attention-dropout 0.1 --hidden-dropout 0", "hidden-dropout 0.0"),
         ("a.sh", MEGATRON + "--exp-avg-dtype fp8", "moments in fp32 and fp8"),
+        (
+            "a.sh",
+            MEGATRON + "--use-distributed-optimizer --num-distributed-optimizer-instances 2",
+            "all replicas share",
+        ),
         ("a.sh", MEGATRON + "--main-params-dtype fp16", "main-params-dtype fp16"),
         ("a.toml", TITAN + "enable_cpu_offload = true\n", "enable_cpu_offload"),
         ("a.toml", TITAN + 'mixed_precision_param = "float32"\n', "mixed_precision_param float32"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -19,15 +20,20 @@ from phaze_opt.scheduling.schedule_problem import Schedule
 from phaze_opt.training import Training
 
 LLAMA = "llama:layers=4,hidden=512,heads=8,kv_heads=4,ffn=1408,sequence=1024,vocab=8000"
+EXPERTS = (
+    "moe:layers=4,hidden=512,heads=8,kv_heads=4,ffn=1408,sequence=1024,vocab=8000,experts=8,"
+    "top_k=2,expert_ffn=256"
+)
 TRAINING = Training(32, optimizer="adam", zero=3, overlap="none")
 CACHE: dict[str, Schedule] = {}
 
 
-def run(data: int = 16, **options: object) -> Evaluation:
-    """Evaluate a Llama on replicas over several nodes of eight."""
+def run(data: int = 16, tensor: int = 1, **options: object) -> Evaluation:
+    """Evaluate a Llama, or one with experts, on replicas over several nodes of eight."""
     training = replace(TRAINING, **options)  # type: ignore[arg-type]
-    place = (1, data, 1)
-    return evaluate(LLAMA, "h100", "dgx-h100", training, place, devices=data, cache=CACHE)
+    place, devices = (1, data, tensor), data * tensor
+    model = EXPERTS if "expert_parallel" in options else LLAMA
+    return evaluate(model, "h100", "dgx-h100", training, place, devices=devices, cache=CACHE)
 
 
 def sent(evaluation: Evaluation, kind: str) -> Communication:
@@ -69,6 +75,48 @@ def test_a_group_in_a_node_by_hand() -> None:
     assert reduced.sent_bytes - reduced_alone.sent_bytes == pytest.approx(more_bytes)
 
 
+@pytest.mark.parametrize("zero", [1, 2, 3])
+def test_a_group_of_all_is_none_to_the_bit_with_experts(zero: int) -> None:
+    """As without; and half of all is no group of all."""
+    plain = run(zero=zero, expert_parallel=4)
+    assert plain == run(zero=zero, expert_parallel=4, zero_group=16)
+    assert plain != run(zero=zero, expert_parallel=4, zero_group=8)
+
+
+@pytest.mark.parametrize(
+    ("experts", "tensor", "apart"), [(2, 1, 0), (8, 1, 0), (4, 2, 0), (4, 2, 1)]
+)
+def test_experts_in_a_group_by_hand(experts: int, tensor: int, apart: int) -> None:
+    """Devices of a group with the same experts share these out; the same of other groups follow.
+
+    Weights stay in the node, what a device holds doubles, and every gradient goes between nodes
+    once: of the routed experts a share by the devices of a node that have the same ones.
+    """
+    cluster, group = load_cluster("dgx-h100", 16), 8 // tensor
+    options: dict[str, Any] = {"expert_parallel": experts, "expert_tensor_parallel": apart}
+    options["sequence_parallel"] = tensor > 1
+    whole = run(16 // tensor, tensor, **options)
+    groups = run(16 // tensor, tensor, zero_group=group, **options)
+    alone = run(group, tensor, global_batch=16, **options)
+    assert whole.placement and groups.placement
+    (all_,), (eight,) = whole.placement.stages, groups.placement.stages
+    for kind in ("parameters", "gradients", "optimizer"):
+        held, more = getattr(all_.memory_bytes, kind), getattr(eight.memory_bytes, kind)
+        assert more == pytest.approx(2 * held, abs=2)
+    gathered, gathered_alone = (sent(each, "parameter_gather") for each in (groups, alone))
+    assert gathered.total_s == gathered_alone.total_s
+    holding = experts * (apart or tensor)
+    same = 8 // holding  # devices of a node with the same experts
+    between_s = 0.0
+    for layer in groups.layers:
+        routed = 8 * 3 * 512 * 256 // holding if layer.name == "block" else 0
+        parts = ((layer.parameters - routed) / group, routed / same)
+        each_s = sum(collective_s("all_reduce", 4 * n, 2, cluster, 8) for n in parts if n)
+        between_s += groups.placement.microbatches * layer.count * each_s
+    reduced, reduced_alone = (sent(each, "gradient_synchronisation") for each in (groups, alone))
+    assert reduced.total_s - reduced_alone.total_s == pytest.approx(between_s)
+
+
 @settings(max_examples=30, deadline=None)
 @given(st.sampled_from([2, 4, 8, 16]), st.sampled_from([2, 4, 8]), st.floats(1.0, 1e10))
 def test_one_way_after_another_takes_as_long_as_both(
@@ -106,14 +154,13 @@ def test_slices_of_a_torus_over_a_switch() -> None:
 
 
 def test_where_there_are_no_groups() -> None:
-    """Nothing shared out, experts, placements to be found, bounds; and replicas left over."""
-    for zero, group, experts, words in (
-        (0, 8, 1, "zero_group is 8 and zero is 0"),
-        (3, 1, 1, "zero_group is 1 and zero is 3"),
-        (1, 8, 2, "but expert_parallel is 2"),
+    """Nothing shared out, placements to be found, bounds; replicas left over, too few experts."""
+    for zero, group, words in (
+        (0, 8, "zero_group is 8 and zero is 0"),
+        (3, 1, "zero_group is 1 and zero is 3"),
     ):
         with pytest.raises(InputError, match=words):
-            replace(TRAINING, zero=zero, zero_group=group, expert_parallel=experts)
+            replace(TRAINING, zero=zero, zero_group=group)
     grouped = replace(TRAINING, zero_group=8)
     with pytest.raises(InputError, match="give its degrees"):
         evaluate(LLAMA, "h100", "dgx-h100", grouped, devices=16)
@@ -121,3 +168,5 @@ def test_where_there_are_no_groups() -> None:
         check_handled(grouped)
     left_over = run(12, zero_group=8)
     assert not left_over.feasible and "zero_group of 8" in str(left_over.reason)
+    part = run(expert_parallel=4, zero_group=2)
+    assert not part.feasible and "must be 0 or a multiple of it" in str(part.reason)

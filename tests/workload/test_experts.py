@@ -84,6 +84,19 @@ SMALL: dict[str, dict[str, Any]] = {
     },
     "olmoe": {**_GROUPED, "num_experts": 8},
     "granitemoe": {**_GROUPED, "num_local_experts": 8, "tie_word_embeddings": True},
+    "phimoe": {
+        **{**_GROUPED, "num_local_experts": 8},
+        **{"attention_bias": True, "lm_head_bias": True},
+    },
+    "dbrx": {
+        **{"d_model": 64, "n_heads": 8, "n_layers": 3, "max_seq_len": 32, "vocab_size": 96},
+        "attn_config": {"kv_n_heads": 4, "clip_qkv": 8},
+        "ffn_config": {"ffn_hidden_size": 32, "moe_num_experts": 8, "moe_top_k": 2},
+    },
+    "hunyuan_v1_moe": {
+        **{**_GROUPED, "head_dim": 16, "num_shared_expert": [1, 1, 1], "intermediate_size": 32},
+        **{"num_experts": [8, 8, 8], "moe_topk": [2, 2, 2]},
+    },
 }
 families = pytest.mark.parametrize("family", SMALL)
 

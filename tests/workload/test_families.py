@@ -54,6 +54,8 @@ SMALL: dict[str, dict[str, Any]] = {
     "starcoder2": {**_GROUPED, "sliding_window": 8},
     "nemotron": {**_GROUPED, "head_dim": 16},
     "phi": _TEXT,
+    "hunyuan_v1_dense": {**_GROUPED, "head_dim": 16},
+    "internlm2": _GROUPED,
 }
 
 families = pytest.mark.parametrize("family", SMALL)

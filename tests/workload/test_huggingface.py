@@ -177,6 +177,9 @@ def test_values_of_a_wrong_kind_are_refused(
         ("smollm3", "no_rope_layers", [1, 2]),
         ("exaone4", "sliding_window_pattern", "GLL"),
         ("starcoder2", "embedding_dropout", 0.1),  # and not in the blocks
+        ("hunyuan_v1_moe", "moe_topk", [1, 2]),  # another one in some layers
+        ("hunyuan_v1_moe", "use_cla", True),  # keys of the layer before
+        ("dbrx", "tie_word_embeddings", True),
     ],
 )
 def test_other_mathematics_are_refused(
@@ -344,6 +347,8 @@ def test_only_the_language_model_is_read_of_images_and_text(
         ({"model_type": "mistral3", "text_config": {}}, "mistral"),
         ({"model_type": "llava", "text_config": {"model_type": "mistral"}}, "mistral"),
         ({"model_type": "glm4v", "text_config": {"model_type": "glm4v_text"}}, "glm4"),
+        ({"model_type": "mistral3", "text_config": {"model_type": "ministral3"}}, "ministral3"),
+        ({"model_type": "kimi_k25", "text_config": {}}, "kimi_k2"),
     ],
 )
 def test_a_language_model_inside_another_is_a_family(

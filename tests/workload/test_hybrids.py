@@ -26,6 +26,7 @@ KNOWN_PARAMETERS = {
     "nemotron-h-8b": (8_100_852_736, 8_100_852_736),
     "nemotron-3-nano-30b-a3b": (31_577_937_344, 3_580_073_408),
     "nemotron-3-super-120b-a12b": (120_668_687_360, 12_770_216_960),
+    "nemotron-3-ultra-550b-a55b": (549_308_968_960, 56_058_818_560),
     "qwen3-next-80b-a3b": (79_674_391_296, 3_874_929_408),
 }
 KNOWN_CONFIGS: dict[str, tuple[int, dict[str, Any]]] = {

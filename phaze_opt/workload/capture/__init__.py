@@ -11,7 +11,9 @@ Modules
 ``assembly``             what a model is put together from: layers, places, who reads whom
 ``towers``               models of two stacks: speech that text attends to, images beside text
 ``images_in_text``       a tower of images before a language model
+``tiled_images``         images in tiles, which blocks of the language model attend to
 ``diffusion``            diffusion transformers: blocks of two streams and of a joint one
+``video``                those of a video, whose blocks attend to a text
 ``blocks``, ``ends``     a transformer's modules: blocks; embeddings and heads
 ``attention``            the attentions and norms of blocks, latent attention among them
 ``hybrid_blocks``        blocks of a pattern of sub-layers

@@ -232,9 +232,17 @@ class Attention(AttentionCore):
 
 
 class CrossAttention(AttentionCore):
-    """Attention of a decoder to the result of its encoder, which may have another length."""
+    """Attention of a decoder to the result of its encoder, which may have another length.
 
-    def __init__(self, config: TransformerConfig, group: TensorGroup) -> None:
+    That result may be whole on every device (``memory_group``) where the sequence is split.
+    """
+
+    def __init__(
+        self,
+        config: TransformerConfig,
+        group: TensorGroup,
+        memory_group: TensorGroup | None = None,
+    ) -> None:
         super().__init__(replace(config, causal=False), group)
         context = config.heads * config.head_size
         kv = config.key_value_heads * config.head_size
@@ -244,7 +252,12 @@ class CrossAttention(AttentionCore):
         biases: bool | tuple[bool, ...] = config.bias
         if config.key_bias is False:
             outputs, biases = (kv, kv), (False, config.bias)
-        self.key_value = ColumnParallelLinear(config.hidden, outputs, biases, group)
+        self.key_value = ColumnParallelLinear(config.hidden, outputs, biases, memory_group or group)
+        self.is_whole = config.head_norm == "whole"
+        counts: tuple[int, ...] = ()
+        if config.query_key_norm:
+            counts = (self.heads, self.kv_heads) if self.is_whole else (1, 1)
+        self.norms = nn.ModuleList(norm_of(config, count * config.head_size) for count in counts)
         self.projection = RowParallelLinear(context, config.hidden, config.bias, group)
 
     def forward(self, x: Tensor, memory: Tensor) -> Tensor:
@@ -254,6 +267,11 @@ class CrossAttention(AttentionCore):
         joint = [each.view(*each.shape[:2], self.kv_heads, -1) for each in joint]
         key, value = joint if len(joint) == 2 else joint[0].split(size, dim=-1)
         query = query.view(*query.shape[:2], self.heads, size)
+        if len(self.norms):
+            pairs = zip(self.norms, (query, key), strict=True)
+            query, key = (
+                norm(y.flatten(2)).view(y.shape) if self.is_whole else norm(y) for norm, y in pairs
+            )
         if self.config.attention == "flash":
             context = self.attend(query, key, value)
         else:

@@ -1,9 +1,10 @@
 """Diffusion transformers as torch modules: image and text tokens in one attention.
 
-Their shape is in `phaze_opt.workload.diffusion`. The vector of conditions is a layer of its own,
-which every block and the head read. Streams are ``(sequence, batch, hidden)``, the vector
-``(1, batch, hidden)``. Heads and feed-forward networks are split over a tensor-parallel group; what
-makes scales, shifts and gates of the vector is whole on every device, and so are the embeddings.
+Their shape is in `phaze_opt.workload.diffusion`; those that attend to a text are in `video`. The
+vector of conditions is a layer of its own, which every block and the head read. Streams are
+``(sequence, batch, hidden)``, the vector ``(1, batch, hidden)``. Heads and feed-forward networks
+are split over a tensor-parallel group; what makes scales, shifts and gates of the vector is whole
+on every device, and so are the embeddings.
 """
 
 from __future__ import annotations
@@ -28,17 +29,17 @@ from phaze_opt.workload.config import TransformerConfig
 from phaze_opt.workload.diffusion import Diffusion
 
 
-def _linear(inputs: int, outputs: int) -> nn.Linear:
+def whole_linear(inputs: int, outputs: int) -> nn.Linear:
     """Return a linear layer that is whole on every device."""
     return nn.Linear(inputs, outputs, device="meta", dtype=DTYPE)
 
 
-class _Vector(nn.Module):
+class Vector(nn.Module):
     """Two linear layers that embed a vector."""
 
     def __init__(self, inputs: int, hidden: int) -> None:
         super().__init__()
-        self.first, self.second = _linear(inputs, hidden), _linear(hidden, hidden)
+        self.first, self.second = whole_linear(inputs, hidden), whole_linear(hidden, hidden)
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the embedded vector."""
@@ -51,9 +52,9 @@ class Condition(nn.Module):
 
     def __init__(self, config: TransformerConfig, shape: Diffusion) -> None:
         super().__init__()
-        self.time = _Vector(shape.time_width, config.hidden)
-        self.guidance = _Vector(shape.time_width, config.hidden) if shape.guided else None
-        self.text = _Vector(shape.pooled_width, config.hidden)
+        self.time = Vector(shape.time_width, config.hidden)
+        self.guidance = Vector(shape.time_width, config.hidden) if shape.guided else None
+        self.text = Vector(shape.pooled_width, config.hidden)
 
     def forward(self, time: Tensor, text: Tensor) -> Tensor:
         """Return the vector; the guidance has sines as the time has."""
@@ -68,8 +69,8 @@ class Streams(nn.Module):
 
     def __init__(self, config: TransformerConfig, shape: Diffusion) -> None:
         super().__init__()
-        self.image = _linear(config.vocabulary, config.hidden)
-        self.text = _linear(shape.text_width, config.hidden)
+        self.image = whole_linear(config.vocabulary, config.hidden)
+        self.text = whole_linear(shape.text_width, config.hidden)
         self.adds = config.positions != "rotary"
         positions = torch.empty((config.sequence, 1, config.hidden), dtype=DTYPE, device="meta")
         self.register_buffer("positions", positions)
@@ -101,7 +102,7 @@ class _Modulation(nn.Module):
         return made
 
 
-def _modulated(x: Tensor, shift: Tensor, scale: Tensor) -> Tensor:
+def modulated(x: Tensor, shift: Tensor, scale: Tensor) -> Tensor:
     """Normalise without parameters, scale and shift."""
     return functional.layer_norm(x, x.shape[-1:]) * (1 + scale) + shift
 
@@ -163,7 +164,7 @@ class _Stream(nn.Module):
         gate, shift, scale, last_gate = modulation
         assert self.heads.projection is not None and self.feed_forward is not None
         x = x + gate * self.heads.projection(context)
-        result: Tensor = x + last_gate * self.feed_forward(_modulated(x, shift, scale))
+        result: Tensor = x + last_gate * self.feed_forward(modulated(x, shift, scale))
         return result
 
 
@@ -182,8 +183,8 @@ class TwoStreamBlock(nn.Module):
     def forward(self, x: Tensor, text: Tensor, vector: Tensor) -> Tensor | tuple[Tensor, Tensor]:
         """Return both streams, or that of the image."""
         of_image, of_text = self.image.modulation(vector), self.text.modulation(vector)
-        image_heads = self.image.heads(_modulated(x, *of_image[:2]))
-        text_heads = self.text.heads(_modulated(text, *of_text[:2]))
+        image_heads = self.image.heads(modulated(x, *of_image[:2]))
+        text_heads = self.text.heads(modulated(text, *of_text[:2]))
         joint = (torch.cat(pair) for pair in zip(image_heads, text_heads, strict=True))
         context = self.core(*joint)
         x = self.image.after(x, context[: self.image_tokens], of_image[2:])
@@ -215,7 +216,7 @@ class SingleStreamBlock(nn.Module):
     def forward(self, x: Tensor, vector: Tensor) -> Tensor:
         """Return the joint stream."""
         shift, scale, gate = self.modulation(vector)
-        *heads, inner = self.up(_modulated(x, shift, scale))
+        *heads, inner = self.up(modulated(x, shift, scale))
         heads = [each.view(*each.shape[:2], self.core.heads, -1) for each in heads]
         for place, norm in enumerate(self.norms):
             heads[place] = norm(heads[place])
@@ -230,11 +231,11 @@ class PatchHead(nn.Module):
     def __init__(self, config: TransformerConfig, group: TensorGroup) -> None:
         super().__init__()
         self.modulation = _Modulation(config.hidden, 2, group)
-        self.patches = _linear(config.hidden, config.vocabulary)
+        self.patches = whole_linear(config.hidden, config.vocabulary)
 
     def forward(self, x: Tensor, vector: Tensor, targets: Tensor) -> Tensor:
         """Return the mean over all elements; a joint stream begins with the image."""
-        x = _modulated(x[: len(targets)], *self.modulation(vector))
+        x = modulated(x[: len(targets)], *self.modulation(vector))
         loss: Tensor = (self.patches(x).float() - targets).square().mean()
         return loss
 

@@ -76,7 +76,7 @@ class ImageTextEmbedding(nn.Module):
     def forward(self, tokens: Tensor, images: Tensor) -> Tensor:
         """Return the residual stream."""
         x: Tensor = self.embedding(tokens)
-        seen = _by_sample(images, x.shape[1])[: self.rows]
+        seen = by_sample(images, x.shape[1])[: self.rows]
         return torch.cat([seen, x[len(seen) :]])
 
 
@@ -90,11 +90,11 @@ class BlockWithImages(nn.Module):
     def forward(self, x: Tensor, images: Tensor) -> Tensor:
         """Return the residual stream."""
         x = self.block(x)
-        seen = _by_sample(images, x.shape[1])[: len(x)]
+        seen = by_sample(images, x.shape[1])[: len(x)]
         return torch.cat([x[: len(seen)] + seen, x[len(seen) :]])
 
 
-def _by_sample(images: Tensor, samples: int) -> Tensor:
+def by_sample(images: Tensor, samples: int) -> Tensor:
     """Put the images of every sample behind each other, ``(tokens, samples, width)``."""
     tokens, count, width = images.shape
     apart = images.view(tokens, samples, count // samples, width)

@@ -39,7 +39,9 @@ from phaze_opt.workload.capture.hybrid_blocks import HybridBlock, kind_of
 from phaze_opt.workload.capture.images_in_text import with_images
 from phaze_opt.workload.capture.layer import capture_layer
 from phaze_opt.workload.capture.tensor_parallel import DTYPE, TensorGroup
+from phaze_opt.workload.capture.tiled_images import with_tiled_images
 from phaze_opt.workload.capture.towers import images_and_text, speech_and_text
+from phaze_opt.workload.capture.video import video_transformer
 from phaze_opt.workload.config import TransformerConfig
 from phaze_opt.workload.graph import Layer, WorkloadVariant
 from phaze_opt.workload.trained import LayerRole, role_names, roles_of
@@ -83,6 +85,7 @@ def capture_transformer(
         nodes=tuple((name, kinds.index(kind)) for name, kind in places),
         edges=edges,
         expert_tensor=expert_tensor or UNSET,
+        whole_memory=True if config.diffusion and config.diffusion.crosses else UNSET,
     )
 
 
@@ -190,7 +193,8 @@ def _assembly(config: TransformerConfig, group: TensorGroup, microbatch: int) ->
     if config.images and not config.projector:
         return images_and_text(config, group, microbatch)
     if config.diffusion:
-        return diffusion_transformer(config, group, microbatch)
+        whole = video_transformer if config.diffusion.crosses else diffusion_transformer
+        return whole(config, group, microbatch)
     places = tuple(_places(config))
     last = len(places) - 1
     # What follows the last block, and it, is read by the head too.
@@ -200,7 +204,10 @@ def _assembly(config: TransformerConfig, group: TensorGroup, microbatch: int) ->
         for reader in dict.fromkeys((place + 1, last if place >= config.layers else place + 1))
     )
     text = Assembly(_parts(config, group, microbatch), places, edges)
-    return with_images(text, config, group, microbatch) if config.projector else text
+    if not config.projector:
+        return text
+    join = with_tiled_images if config.projector.tiles else with_images
+    return join(text, config, group, microbatch)
 
 
 def _routed_parameters(module: nn.Module) -> int:
