@@ -13,8 +13,9 @@ from collections.abc import Callable, Iterable
 from phaze_opt.codec import data_rows, data_table
 from phaze_opt.estimator.isolated import estimate_isolated
 from phaze_opt.hardware.presets import load_accelerator
+from phaze_opt.precision import Dtype
 from phaze_opt.validation.measured import ValidationRow, ValidationTable
-from phaze_opt.workload.graph import Dtype, Operator, OperatorGraph, Tensor, TensorRead
+from phaze_opt.workload.graph import Operator, OperatorGraph, Tensor, TensorRead
 from phaze_opt.workload.recurrences import KernelWork, ScanShape
 
 
