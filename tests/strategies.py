@@ -54,6 +54,7 @@ any_accelerators = st.builds(
         array_efficiency=st.sampled_from([0.7, 1.0]),
         hbm_efficiency=st.sampled_from([0.6, 0.85]),
         vector_core_bytes_per_s=st.sampled_from([None, 4e10]),
+        scan_core_bytes_per_s=st.sampled_from([None, 2.4e10]),
         operator_overhead_s=st.sampled_from([0.0, 1e-6]),
         tile_overhead_cycles=st.sampled_from([None, 40.0]),
         collective_core_share=st.sampled_from([0.0, 0.2]),

@@ -449,6 +449,8 @@ def estimate_work(
         ChipColumn.HBM_BYTES_PER_S: chip_column(accelerators, "sustained_hbm_bytes_per_s"),
         ChipColumn.VECTOR_BYTES_PER_S: np.array(vector_cores)[:, np.newaxis]
         * chip_column(accelerators, "vector_core_bytes_per_s"),
+        ChipColumn.SCAN_BYTES_PER_S: np.array(vector_cores)[:, np.newaxis]
+        * chip_column(accelerators, "scan_core_bytes_per_s"),
         ChipColumn.OVERHEAD_S: chip_column(accelerators, "calibration.operator_overhead_s"),
         ChipColumn.ATTENTION_OVERLAP: chip_column(accelerators, "calibration.attention_overlap"),
         ChipColumn.ATTENTION_BACKWARD_OVERLAP: chip_column(
@@ -482,6 +484,7 @@ def estimate_work(
         table.cached_bytes,
         table.read_bytes,
         table.write_bytes,
+        table.scan_bytes,
         table.has_work,
         link_s,
     )

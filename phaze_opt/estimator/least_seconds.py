@@ -36,6 +36,7 @@ _COLUMNS = (
     "glb_bytes_per_cycle",
     "sustained_hbm_bytes_per_s",
     "vector_core_bytes_per_s",
+    "scan_core_bytes_per_s",
     "calibration.operator_overhead_s",
     "calibration.attention_overlap",
     "attention_backward_overlap",

@@ -14,7 +14,8 @@ from phaze_opt.estimator.vector_core import vector_operator
 from phaze_opt.hardware.accelerator import LANE_VALUE_BYTES, Accelerator
 from phaze_opt.hardware.energy import mac_energy_share
 from phaze_opt.precision import ATTENTION_PRECISIONS, BF16, PRECISIONS
-from phaze_opt.workload.graph import AttentionScores, Operator, OperatorGraph
+from phaze_opt.workload.graph import AttentionScores, Gemm, Operator, OperatorGraph
+from phaze_opt.workload.recurrences import is_scan_kernel
 
 WIDE_HEAD = 128
 """Width of a head up to which the sums of a backward of attention stay beside each other in a
@@ -54,6 +55,9 @@ class OperatorTable:
         Indices of the first vector work of every operator, of the second one, …
     read_bytes, write_bytes : (operators,)
         Compulsory traffic.
+    scan_bytes : (operators,)
+        What the threads of a kernel of a state-space scan load and store, see `scan_bytes`; 0 of
+        other operators.
     has_work : (operators,)
         1 where the operator takes time.
     macs_by_precision, product_macs : (operators, precisions)
@@ -94,6 +98,7 @@ class OperatorTable:
     vector_rounds: tuple[IntArray, ...]
     read_bytes: FloatArray
     write_bytes: FloatArray
+    scan_bytes: FloatArray
     has_work: FloatArray
     macs_by_precision: FloatArray
     product_macs: FloatArray
@@ -199,6 +204,7 @@ def operator_table(graph: OperatorGraph) -> OperatorTable:
         ),
         read_bytes=np.array(graph.read_bytes, dtype=np.float64),
         write_bytes=np.array(graph.write_bytes, dtype=np.float64),
+        scan_bytes=np.array(scan_bytes(graph), dtype=np.float64),
         has_work=np.array(
             [bool(op.gemms or op.vector or op.collective) for op in operators], dtype=np.float64
         ),
@@ -243,6 +249,27 @@ def operator_table(graph: OperatorGraph) -> OperatorTable:
         ),
         operators=operators,
     )
+
+
+def scan_bytes(graph: OperatorGraph) -> list[float]:
+    """Return what the threads of every kernel of a state-space scan load and store; 0 of others.
+
+    One with products loads the operands of all heads once, 2 bytes an element: those that heads
+    share again for every head (its blocks are those of one head), and of scores in fp32 the half
+    that the mask leaves. One without, which hands states on, loads what it reads.
+    """
+    rows = zip(graph.operators, graph.read_bytes, graph.write_bytes, strict=True)
+    return [
+        float(sum(map(_operand_bytes, operator.gemms)) if operator.gemms else read) + written
+        if is_scan_kernel(operator.id)
+        else 0.0
+        for operator, read, written in rows
+    ]
+
+
+def _operand_bytes(gemm: Gemm) -> float:
+    """Return the bytes of both operands of a batch of products, each once."""
+    return PRECISIONS[gemm.precision].operand_bytes * gemm.batch * gemm.k * (gemm.m + gemm.n)
 
 
 def array_cycles(macs: FloatArray, accelerators: Sequence[Accelerator]) -> FloatArray:

@@ -4,6 +4,8 @@ Compulsory traffic is the tensors that an operator reads and writes. To it come 
 of tiles from the global buffer, of blocks and long rows from the HBM. Fused attention keeps its
 scores in the cores. Operators without products move their bytes by threads of the vector cores,
 which have so many in flight (`Calibration.vector_core_bytes_per_s`): that is time of these cores.
+So do kernels of a state-space scan, whose products wait for them
+(`Calibration.scan_core_bytes_per_s`, `operator_table.scan_bytes`).
 
 The time of the global buffer counts what the cores read and write. What the HBM fills and drains
 passes through a port of its own: it takes energy, and no time of the cores' side. That holds with
@@ -43,6 +45,7 @@ class ChipColumn(IntEnum):
     LIMITED_SECONDS_PER_MAC = 9
     KEPT_ROW_BYTES = 10
     VECTOR_BYTES_PER_S = 11
+    SCAN_BYTES_PER_S = 12
 
 
 class WorkTable(IntEnum):
@@ -68,7 +71,7 @@ _COLUMNS = len(WorkTable)
 @lazily_compiled(
     "f8[:, :, ::1](f8[:, ::1], f8[:, :, ::1], i8[::1], i8[::1], f8[::1], f8[::1], f8[::1],"
     " f8[:, :, ::1], i8[::1], i8[::1], f8[::1], f8[:, ::1], f8[:, ::1], f8[:, ::1], i8[::1],"
-    " f8[::1], f8[::1], f8[::1], f8[::1], f8[::1], f8[::1], f8[::1])"
+    " f8[::1], f8[::1], f8[::1], f8[::1], f8[::1], f8[::1], f8[::1], f8[::1])"
 )
 def operator_work(
     chips: FloatArray,
@@ -91,6 +94,7 @@ def operator_work(
     cached_bytes: FloatArray,
     read_bytes: FloatArray,
     write_bytes: FloatArray,
+    scan_bytes: FloatArray,
     has_work: FloatArray,
     link_s: FloatArray,
 ) -> FloatArray:
@@ -117,7 +121,8 @@ def operator_work(
     elements, lane_cycles : (chips or 1, vector works)
         Elements, and lane cycles per element. Each round takes one element per lane; the last round
         takes as long as a full one.
-    vector_owner, row_bytes, reread_bytes, cached_bytes, read_bytes, write_bytes, has_work
+    vector_owner, row_bytes, reread_bytes, cached_bytes, read_bytes, write_bytes, scan_bytes, \
+    has_work
         As in the table. What the power limit leaves for multiply-accumulates, see `power_limit`, is
         part of the time of the arrays.
     link_s : (operators,)
@@ -188,6 +193,7 @@ def operator_work(
             # Without products threads load and store, with so many bytes in flight.
             moved = by_threads[i] * (reads + written)
             vc[i] = max(vc[i], moved / own[ChipColumn.VECTOR_BYTES_PER_S])
+            vc[i] = max(vc[i], scan_bytes[i] / own[ChipColumn.SCAN_BYTES_PER_S])
             glb_s = (glb_read[i] + glb_write[i]) / own[ChipColumn.GLB_BYTES_PER_S]
             hbm_s = (hbm_read[i] + written) / own[ChipColumn.HBM_BYTES_PER_S]
             busy_s = max(tc[i], vc[i], glb_s, hbm_s, link_s[i])

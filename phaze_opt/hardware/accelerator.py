@@ -389,6 +389,12 @@ class Accelerator(PrintsAsTables):
         return math.inf if rate is None else rate
 
     @property
+    def scan_core_bytes_per_s(self) -> float:
+        """As `vector_core_bytes_per_s`, in kernels of a state-space scan."""
+        rate = self.calibration.scan_core_bytes_per_s
+        return math.inf if rate is None else rate
+
+    @property
     def usable_memory_bytes(self) -> float:
         """Bytes of it that a training run may fill, the working sets of its layers included."""
         return self.memory_bytes * self.calibration.usable_hbm_share

@@ -42,6 +42,10 @@ class Calibration:
         Bytes that one vector core reads and writes at most in an operator without products, from
         wherever: those that its threads have in flight over the latency; ``None`` where nothing is
         known to limit them. Products and fused attention copy in bulk, with more in flight.
+    scan_core_bytes_per_s
+        Bytes that one vector core reads and writes at most in a kernel of a state-space scan, of
+        memory or a cache: operands of its products for every head, also those that heads share, and
+        what it writes. ``None`` where nobody measured such kernels.
     operator_overhead_s
         Idle time between two operators of a stream.
     tile_overhead_cycles
@@ -104,6 +108,7 @@ class Calibration:
     usable_hbm_share: float = 0.94
     hbm_efficiency: float = 0.85
     vector_core_bytes_per_s: float | None = None
+    scan_core_bytes_per_s: float | None = None
     operator_overhead_s: float = 1e-6
     tile_overhead_cycles: float | None = None
     collective_core_share: float = 0.0
@@ -156,7 +161,8 @@ class Calibration:
             for precision in ATTENTION_PRECISIONS[1:]
             for rate in ("rate", "backward_rate")
         ]
-        for name in ("vector_core_bytes_per_s", *positive, *clocks, *narrow):
+        threads = "vector_core_bytes_per_s", "scan_core_bytes_per_s"
+        for name in (*threads, *positive, *clocks, *narrow):
             value = getattr(self, name)
             if value is not None and not (math.isfinite(value) and value > 0.0):
                 raise InputError(f"{name} is {value}, but it must be positive and finite.")

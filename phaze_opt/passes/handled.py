@@ -84,7 +84,7 @@ HANDLED: Mapping[str, Mapping[str, tuple[object, ...]]] = {
     "Calibration": dict.fromkeys(
         (
             *("sustained_clock_hz", "array_efficiency", "usable_hbm_share", "hbm_efficiency"),
-            "vector_core_bytes_per_s",
+            *("vector_core_bytes_per_s", "scan_core_bytes_per_s"),
             *("operator_overhead_s", "tile_overhead_cycles", "collective_core_share"),
             *("attention_overlap", "exponentials_per_cycle", "sustained_peak_share"),
             *("attention_rate", "attention_row_cycles", "attention_tile_queries"),

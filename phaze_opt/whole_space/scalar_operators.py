@@ -30,6 +30,7 @@ from phaze_opt.whole_space.scalar_products import (
 )
 from phaze_opt.whole_space.scalar_rates import Rates, TensorGroup
 from phaze_opt.workload.graph import Collective, Gemm, OperatorGraph
+from phaze_opt.workload.recurrences import is_scan_kernel
 
 
 @dataclass(frozen=True)
@@ -229,7 +230,10 @@ def _on_cores(
     lane_cycles = _lane_cycles(graph, vector_cores, rates.lanes, unit_rate, scores)
     again = _read_again_bytes(graph, rates.l2_vc_bytes)
     threads_s = _threads_s(graph, again, vector_cores * rates.vector_core_bytes_per_s)
-    vector_s = list(map(max, threads_s, [cycles / rates.clock_hz for cycles in lane_cycles]))
+    lanes_s = [cycles / rates.clock_hz for cycles in lane_cycles]
+    scan_rate = vector_cores * rates.scan_core_bytes_per_s
+    scanned_s = [moved / scan_rate for moved in _scan_bytes(graph)]
+    vector_s = list(map(max, threads_s, scanned_s, lanes_s))
     tensor_s = [cycles / rates.array_clock_hz for cycles in busy_cycles]
     for place, operator in enumerate(graph.operators):
         if operator.attention is None:
@@ -259,6 +263,20 @@ def _threads_s(graph: OperatorGraph, again: Sequence[float], bytes_per_s: float)
         (own + more) / bytes_per_s if operator.vector and not operator.gemms else 0.0
         for operator, own, more in zip(graph.operators, _moved_bytes(graph), again, strict=True)
     ]
+
+
+@lru_cache(maxsize=1024)
+def _scan_bytes(graph: OperatorGraph) -> list[float]:
+    """Return the bytes of threads of kernels of a state-space scan: every head's, and results."""
+    moved = []
+    for place, operator in enumerate(graph.operators):
+        own_bytes = 0.0
+        if is_scan_kernel(operator.id):
+            sides = sum(gemm.batch * gemm.k * (gemm.m + gemm.n) for gemm in operator.gemms)
+            loaded = BF16.operand_bytes * sides if sides else graph.read_bytes[place]
+            own_bytes = float(loaded + graph.write_bytes[place])
+        moved.append(own_bytes)
+    return moved
 
 
 def _limited_s(macs: float, cores: TensorCores, rates: Rates) -> float:

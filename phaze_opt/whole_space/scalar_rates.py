@@ -36,6 +36,8 @@ class Rates(NamedTuple):
         Sustained bandwidth of the HBM, infinite without one, and of what holds the weights.
     vector_core_bytes_per_s
         Bytes that a vector core moves at most in an operator without products.
+    scan_core_bytes_per_s
+        Bytes that it moves at most in a kernel of a state-space scan.
     concurrent
         Whether operators run at the same time.
     """
@@ -54,6 +56,7 @@ class Rates(NamedTuple):
     hbm_bytes_per_s: float
     memory_bytes_per_s: float
     vector_core_bytes_per_s: float
+    scan_core_bytes_per_s: float
     concurrent: bool
     calibration: Calibration
 
@@ -87,6 +90,7 @@ class Rates(NamedTuple):
             hbm_bytes_per_s=chip.sustained_hbm_bytes_per_s,
             memory_bytes_per_s=chip.memory_bytes_per_s,
             vector_core_bytes_per_s=chip.vector_core_bytes_per_s,
+            scan_core_bytes_per_s=chip.scan_core_bytes_per_s,
             concurrent=chip.concurrent_operators,
             calibration=calibration,
         )

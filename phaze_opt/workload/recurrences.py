@@ -28,6 +28,18 @@ from phaze_opt.workload.graph import Gemm, VectorWork
 DELTA_CHUNK = 64
 """Tokens of a chunk of a delta net, which its kernels fix."""
 
+SCAN_KERNELS = frozenset(
+    {
+        *("chunk_states", "pass_states", "chunk_scores", "chunk_scan"),
+        *("chunk_states_gradient", "pass_states_backward", "chunk_inputs_gradient"),
+        *("chunk_keys_gradient", "chunk_queries_gradient", "chunk_scores_gradient"),
+        *("scores_gradient", "chunk_decay_gradient"),
+    }
+)
+"""Kernels of a Mamba-2 scan with products or states, as `ScanShape` and captured graphs have them.
+
+Those for the steps of the tokens are not among them: they are element-wise."""
+
 _TRIANGLE = 16
 """Edge of the blocks by which a triangular matrix is inverted (``solve_tril``)."""
 
@@ -127,6 +139,15 @@ class KernelWork(NamedTuple):
     vector: tuple[VectorWork, ...] = ()
     surplus_flops: int = 0
     apart: tuple[VectorWork, ...] = ()
+
+
+def is_scan_kernel(operator_id: str) -> bool:
+    """Whether an operator is one of `SCAN_KERNELS`, or a tile of one.
+
+    Its decay, which runs before the products, is an operator of its own and none of them.
+    """
+    name = operator_id.partition(" ")[0].partition("+")[0]
+    return name.rstrip("0123456789").removesuffix("_") in SCAN_KERNELS
 
 
 def chunks_of(tokens: int, chunk: int) -> int:

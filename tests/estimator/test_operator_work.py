@@ -28,7 +28,9 @@ from phaze_opt.estimator.vector_core import kept_row_bytes, vector_operator
 from phaze_opt.hardware.accelerator import Accelerator
 from phaze_opt.hardware.presets import load_accelerator
 from phaze_opt.units import MIB
+from phaze_opt.validation.scans import forward_scan
 from phaze_opt.workload.graph import Gemm, Operator, OperatorGraph, VectorWork
+from phaze_opt.workload.recurrences import ScanShape
 from tests.estimator.test_least_seconds import MODELS, passes
 from tests.strategies import any_accelerators
 from tests.workload.graphs import Moved, graph_of
@@ -69,6 +71,40 @@ def test_threads_move_bytes_of_operators_without_products(rate: float) -> None:
             if operator.gemms or least_s == 0:
                 assert held.latency_s[place] == free.latency_s[place]
             assert held.hbm_s[place] == free.hbm_s[place]
+
+
+@given(
+    *(st.sampled_from(sizes) for sizes in ((1, 2), (1, 4), (1, 8), (64, 256), (1e9, 2.4e10))),
+    st.booleans(),
+)
+def test_threads_of_a_scan_load_operands_for_every_head(
+    batch: int, chunks: int, groups: int, chunk: int, rate: float, on_all: bool
+) -> None:
+    """Products wait for the operands of all heads, however many share them; others for memory."""
+    shape = ScanShape(batch, chunks * chunk, 8, groups, 64, 128, chunk)
+    graph, plain = forward_scan(shape), load_accelerator("h100")
+    limited, free = (
+        replace(plain, calibration=replace(plain.calibration, scan_core_bytes_per_s=each))
+        for each in (rate, None)
+    )
+    cores = plain.num_vc if on_all else 1
+    held, without = (estimate_on_cores(graph, chip, cores) for chip in (limited, free))
+    tokens = batch * chunks * chunk
+    states, scores = 64 * 128 * 4 // chunk, 2 * chunk  # bytes per token and head
+    each_head = {
+        "chunk_states": 2 * 64 + 2 * 128 + states,
+        "pass_states": states + states // 2 + 4,
+        "chunk_scan": scores + 2 * 128 + 2 * 64 + states // 2 + 2 * 64,
+    }
+    for place, operator in enumerate(graph.operators):
+        least_s = 0.0
+        if operator.id in each_head:
+            least_s = each_head[operator.id] * tokens * 8 / (rate * cores)
+        elif operator.id == "chunk_scores":
+            least_s = (4 * 128 + 4 * chunk) * tokens * groups / (rate * cores)
+        assert held.vc_s[place] == pytest.approx(max(without.vc_s[place], least_s), rel=0.01)
+        assert held.latency_s[place] >= without.latency_s[place]
+        assert held.hbm_s[place] == without.hbm_s[place]
 
 
 def defined_work(
@@ -125,6 +161,8 @@ def defined_work(
     by_threads[[*table.gemm_owner, *table.attention_owner]] = 0.0
     threads_rate = vector_cores[:, np.newaxis] * chip_column(chips, "vector_core_bytes_per_s")
     vc_s = np.maximum(vc_s, by_threads * (reads + table.write_bytes) / threads_rate)
+    scan_rate = vector_cores[:, np.newaxis] * chip_column(chips, "scan_core_bytes_per_s")
+    vc_s = np.maximum(vc_s, table.scan_bytes / scan_rate)
     extra = summed(
         table.gemm_owner, products[:, :, GemmColumn.HBM_EXTRA_BYTES] * table.gemm_blocked
     )

@@ -30,6 +30,7 @@ PER_CHIP = {
     "usable_hbm_share",
     "hbm_efficiency",
     "vector_core_bytes_per_s",
+    "scan_core_bytes_per_s",
     "operator_overhead_s",
     "tile_overhead_cycles",
     "collective_core_share",

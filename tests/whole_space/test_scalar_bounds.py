@@ -14,6 +14,8 @@ from hypothesis import strategies as st
 from phaze_opt.bounds.bounded_chips import BoundedChips
 from phaze_opt.bounds.bounding import bounds_of
 from phaze_opt.bounds.study_bounds import StudyBounds
+from phaze_opt.estimator.estimate import estimate_on_cores
+from phaze_opt.estimator.operator_table import operator_table
 from phaze_opt.estimator.tensor_core import GemmColumn, gemm_table
 from phaze_opt.hardware.accelerator import Accelerator
 from phaze_opt.network.presets import load_cluster
@@ -22,6 +24,7 @@ from phaze_opt.spec.run_inputs import RunInputs, run_inputs
 from phaze_opt.spec.space import Space
 from phaze_opt.spec.study_spec import StudySpec
 from phaze_opt.study.study import create_study
+from phaze_opt.validation.scans import forward_scan
 from phaze_opt.whole_space.engine import Engine
 from phaze_opt.whole_space.enumerating import search_space
 from phaze_opt.whole_space.scalar_bounds import ScalarBounds
@@ -29,6 +32,7 @@ from phaze_opt.whole_space.scalar_operators import chip_times, no_extra_bytes
 from phaze_opt.whole_space.scalar_products import TensorCores, blocked_bytes, product_work
 from phaze_opt.whole_space.scalar_rates import Rates, TensorGroup
 from phaze_opt.workload.graph import Gemm, Operator, VectorWork
+from phaze_opt.workload.recurrences import ScanShape
 from tests.whole_space.enumerations import CASES, RUN, engine_of
 from tests.workload.graphs import Moved, graph_of
 
@@ -183,6 +187,24 @@ def test_operators_take_their_share_of_the_cores() -> None:
     tensor_s, vector_s = map(np.array, times.shared_s[:2])
     np.testing.assert_allclose(tensor_s * CHIP.num_tc, own_s * [1, 0, 1])
     np.testing.assert_allclose(vector_s * CHIP.num_vc, own_s * [0, 1, 1])
+
+
+@pytest.mark.parametrize("rate", [None, 1e8, 1e10])
+def test_scans_wait_for_their_threads_as_estimated(rate: float | None) -> None:
+    """The plain bound counts what every head loads, as the estimate does, in both modes."""
+    graph = forward_scan(ScanShape(1, 512, 8, 2, 64, 128, 128))
+    calibration = replace(CHIP.calibration, scan_core_bytes_per_s=rate)
+    chip = replace(CHIP, calibration=calibration)
+    alone = TensorGroup(load_cluster("flat-4GiB", 1), 1, 1)
+    times = chip_times(graph, Rates.of(chip), no_extra_bytes(graph), alone)
+    for cores, found_s in ((1, times.beside_s), (CHIP.num_tc, times.alone_s)):
+        found = np.array(found_s)
+        exact_s = estimate_on_cores(graph, chip, cores).latency_s
+        assert (found <= exact_s * (1.0 + 1e-12)).all()
+        if rate == 1e8:
+            scans = operator_table(graph).scan_bytes > 0.0
+            np.testing.assert_allclose(found[scans], exact_s[scans])
+            assert scans.sum() == 4
 
 
 class OnOneSlice(StudyBounds):

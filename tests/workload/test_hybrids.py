@@ -16,7 +16,14 @@ from phaze_opt.workload.config import LLAMA, TransformerConfig
 from phaze_opt.workload.graph import Layer, WorkloadVariant
 from phaze_opt.workload.huggingface import read_huggingface_config
 from phaze_opt.workload.huggingface_hybrids import HYBRID_FAMILIES
-from phaze_opt.workload.recurrences import DeltaNet, DeltaShape, ScanShape, StateSpace
+from phaze_opt.workload.recurrences import (
+    SCAN_KERNELS,
+    DeltaNet,
+    DeltaShape,
+    ScanShape,
+    StateSpace,
+    is_scan_kernel,
+)
 from phaze_opt.workload.zoo import load_workload, model_config
 from tests.workload.blocks import captured_blocks, captured_whole
 
@@ -167,6 +174,17 @@ DELTA_BACKWARD = [
     *("delta_values_gradient", "delta_states_gradient", "delta_operands_gradient"),
     "delta_pairs_gradient",
 ]
+
+
+def test_the_kernels_of_a_scan_are_known_by_name() -> None:
+    """All that multiply or hand states on, tiles of them too, and nothing else of a mixer."""
+    kernels = {*SCAN, *SCAN_BACKWARD, "pass_states", "pass_states_backward"}
+    assert kernels == SCAN_KERNELS
+    assert all(callable(getattr(ScanShape, kernel)) for kernel in kernels)
+    for kernel in kernels:
+        assert all(map(is_scan_kernel, (kernel, f"{kernel}_3", f"{kernel} 12", f"{kernel}+add")))
+    others = "chunk_scan_decay", "step_sizes", "short_convolution", "mm_1", "flash_attention"
+    assert not any(map(is_scan_kernel, others))
 
 
 def _model_flops(shape: Any, kernels: list[str]) -> int:

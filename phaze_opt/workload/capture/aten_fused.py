@@ -17,7 +17,7 @@ from phaze_opt.workload.experts import (
     surplus_flops,
 )
 from phaze_opt.workload.graph import Gemm, VectorWork
-from phaze_opt.workload.recurrences import DeltaShape, KernelWork, ScanShape
+from phaze_opt.workload.recurrences import SCAN_KERNELS, DeltaShape, KernelWork, ScanShape
 from phaze_opt.workload.sparse_attention import (
     chosen_shape,
     index_backward_work,
@@ -308,12 +308,7 @@ def on_elements(*kinds: str, place: int = 0) -> Callable[[fx.Node], tuple[NodeWo
     return handle
 
 
-_SCAN = (
-    *("step_sizes", "chunk_states", "pass_states", "chunk_scores", "chunk_scan"),
-    *("chunk_states_gradient", "pass_states_backward", "chunk_inputs_gradient"),
-    *("chunk_keys_gradient", "chunk_queries_gradient", "chunk_scores_gradient"),
-    *("scores_gradient", "chunk_decay_gradient", "step_sizes_backward"),
-)
+_SCAN = (*sorted(SCAN_KERNELS), "step_sizes", "step_sizes_backward")
 _DELTA = (
     *("delta_scores", "invert_triangles", "delta_pairs", "delta_states", "delta_output"),
     *("delta_values_gradient", "delta_states_gradient", "delta_operands_gradient"),
