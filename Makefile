@@ -5,7 +5,7 @@ BIN := .venv/bin
 STAMP := .venv/.installed
 DOCS_STAMP := .venv/.docs-installed
 
-.PHONY: setup study paper atlas benchmark test test-browser torture lint bench sampler-bench docs \
+.PHONY: setup study paper atlas benchmark test pytest test-browser torture lint bench sampler-bench docs \
 	docs-test docs-update release clean
 
 setup: $(STAMP)
@@ -43,7 +43,11 @@ lint: $(STAMP)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-test: lint
+# The checks, each of one process, beside the tests: no core waits for them.
+test: $(STAMP)
+	$(MAKE) --jobs=2 lint pytest
+
+pytest: $(STAMP)
 	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n 3 --dist worksteal
 
 # Needs Debian's chromium and chromium-driver, which .ci/browser installs.
