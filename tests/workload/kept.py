@@ -5,7 +5,8 @@ What they capture is therefore kept in a folder whose name is the hash of all th
 modules and data of `phaze_opt.workload` and of every room that it imports, the modules of these
 tests, Python and torch. After a change of any of them nothing is found, and all is captured anew,
 as it is in a fresh checkout and after ``pytest --cache-clear``. `test_golden`, `test_captures`,
-`test_shipped`, `test_capture`, users' modules and laws of random shapes are captured in every run.
+`test_shipped`, `test_capture`, `test_repeated_layers` and laws of random shapes capture in every
+run.
 """
 
 from __future__ import annotations
