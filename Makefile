@@ -5,8 +5,7 @@ BIN := .venv/bin
 STAMP := .venv/.installed
 DOCS_STAMP := .venv/.docs-installed
 
-.PHONY: setup study paper atlas atlas-verify benchmark test test-browser torture lint bench sampler-bench docs \
-	docs-test docs-update release clean
+.PHONY: setup study paper atlas atlas-verify benchmark test pyX
 
 setup: $(STAMP)
 
@@ -47,7 +46,11 @@ lint: $(STAMP)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-test: lint
+# The checks, each of one process, beside the tests: no core waits for them.
+test: $(STAMP)
+	$(MAKE) --jobs=2 lint pytest
+
+pytest: $(STAMP)
 	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n 3 --dist worksteal
 
 # Needs Debian's chromium and chromium-driver, which .ci/browser installs.

@@ -96,6 +96,7 @@ def fit(
             f"There are {len(measured_s)} measured rows for {len(constants)} constants ({names}), "
             "but there must be at least as many rows."
         )
+    predict = _remembered(predict)
     result = _fit_once(constants, predict, measured_s, scatter)
     for _ in range(_MOST_ROUNDS):
         stated = [
@@ -113,6 +114,19 @@ def fit(
         )
         result = Fit(tuple(merged), again.errors)
     return result
+
+
+def _remembered(predict: Predict) -> Predict:
+    """Predict once for the same constants: rounds begin with one search, and end near one point."""
+    known: dict[frozenset[tuple[str, float]], FloatArray] = {}
+
+    def remembered(values: Mapping[str, float]) -> FloatArray:
+        point = frozenset(values.items())
+        if point not in known:
+            known[point] = predict(values)
+        return known[point]
+
+    return remembered
 
 
 def _has_moved(constant: Constant, new: float, old: float) -> bool:

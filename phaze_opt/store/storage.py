@@ -13,6 +13,7 @@ from sqlalchemy.engine import URL
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
+from phaze_opt.on_demand import cached_property
 from phaze_opt.store.failures import database_errors
 from phaze_opt.store.tables import TableBase
 
@@ -48,6 +49,18 @@ class Storage:
     optuna: RDBStorage = field(repr=False)
     engine: Engine = field(repr=False)
 
+    # An engine with options takes longer to make than a short transaction.
+
+    @cached_property
+    def _reader(self) -> Engine:
+        return self.engine.execution_options(**READ_ONLY)
+
+    @cached_property
+    def _consistent_reader(self) -> Engine:
+        if self.engine.dialect.name != "postgresql":
+            return self._reader
+        return self._reader.execution_options(isolation_level="REPEATABLE READ")
+
     @contextmanager
     def writing(self) -> Iterator[Session]:
         """Open a transaction that may write: it commits at the end, and rolls back on an error."""
@@ -64,10 +77,7 @@ class Storage:
             Whether all its statements see the database as it was at the first, as they always do in
             SQLite.
         """
-        options = dict(READ_ONLY)
-        if consistent and self.engine.dialect.name == "postgresql":
-            options["isolation_level"] = "REPEATABLE READ"
-        engine = self.engine.execution_options(**options)
+        engine = self._consistent_reader if consistent else self._reader
         with database_errors(self.shown), Session(engine) as session:
             yield session
 

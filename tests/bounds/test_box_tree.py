@@ -27,7 +27,7 @@ from phaze_opt.whole_space.engine import Engine
 from phaze_opt.whole_space.enumerating import certificate_of, enumerate_study, verify_certificate
 from phaze_opt.whole_space.exhaustive import enumerate_space
 from phaze_opt.whole_space.verifying import RefusedError
-from tests.whole_space.enumerations import CASES, RUN, engine_of
+from tests.whole_space.enumerations import CASES, RUN, Studies, case_spec, engine_of
 
 HALVING = [
     name for name, case in CASES.items() if "constraints" not in case and "workloads" not in case
@@ -56,15 +56,24 @@ WIDE = StudySpec(
 WIDE_SPACES = {"wide": WIDE, "per area": replace(WIDE, objectives=("throughput_per_area",))}
 
 
+class Engines:
+    """The engine of every case whose boxes may be halved, each made when it is first asked for."""
+
+    def __init__(self, folder: Path) -> None:
+        specs = {name: case_spec(name) for name in HALVING}
+        self._studies = Studies(folder, specs | WIDE_SPACES)
+        self._made: dict[str, Engine] = {}
+
+    def __getitem__(self, name: str) -> Engine:
+        if name not in self._made:
+            self._made[name] = engine_of(self._studies[name])
+        return self._made[name]
+
+
 @pytest.fixture(scope="module")
-def engines(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Engine]:
-    """Return the engine of every case whose boxes may be halved."""
-    folder = tmp_path_factory.mktemp("trees")
-    specs = {name: StudySpec(**({"name": name} | RUN | CASES[name])) for name in HALVING}
-    return {
-        name: engine_of(create_study(spec, f"sqlite:///{folder / name}.db"))
-        for name, spec in (specs | WIDE_SPACES).items()
-    }
+def engines(tmp_path_factory: pytest.TempPathFactory) -> Engines:
+    """Return the engines of all cases."""
+    return Engines(tmp_path_factory.mktemp("trees"))
 
 
 def every_region(tree: BoxTree) -> list[Region]:
@@ -78,7 +87,7 @@ def every_region(tree: BoxTree) -> list[Region]:
 
 
 @pytest.mark.parametrize("name", [*HALVING, *WIDE_SPACES])
-def test_halves_take_every_box_once(name: str, engines: dict[str, Engine]) -> None:
+def test_halves_take_every_box_once(name: str, engines: Engines) -> None:
     """Down to single boxes, of which each is there; no box is better than the corner."""
     chips = engines[name].grid.chips
     tree = BoxTree(chips)
@@ -98,7 +107,7 @@ def test_halves_take_every_box_once(name: str, engines: dict[str, Engine]) -> No
 
 @settings(max_examples=30, deadline=None)
 @given(data=st.data())
-def test_no_box_is_better_than_its_region(engines: dict[str, Engine], data: st.DataObject) -> None:
+def test_no_box_is_better_than_its_region(engines: Engines, data: st.DataObject) -> None:
     """Under every option, and a region of one box has the bounds of that box to the bit."""
     engine = engines[data.draw(st.sampled_from([*HALVING, *WIDE_SPACES]))]
     tree = BoxTree(engine.grid.chips)
@@ -114,7 +123,7 @@ def test_no_box_is_better_than_its_region(engines: dict[str, Engine], data: st.D
 
 @pytest.mark.parametrize("name", [*HALVING, *WIDE_SPACES])
 def test_the_order_does_not_depend_on_halving(
-    name: str, engines: dict[str, Engine], monkeypatch: pytest.MonkeyPatch
+    name: str, engines: Engines, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The same cells come in the same order, while some are left unbounded."""
     engine = engines[name]
@@ -145,9 +154,7 @@ def test_the_order_does_not_depend_on_halving(
 
 @settings(max_examples=30, deadline=None)
 @given(data=st.data())
-def test_no_chip_is_better_than_the_cores_of_its_box(
-    engines: dict[str, Engine], data: st.DataObject
-) -> None:
+def test_no_chip_is_better_than_the_cores_of_its_box(engines: Engines, data: st.DataObject) -> None:
     """Bounds by the cores lie between those of the chips and those of the peak rates."""
     assert core_units(engines["narrow-arrays"].grid.chips) is None
     names = [name for name in (*HALVING, *WIDE_SPACES) if name != "narrow-arrays"]

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from phaze_opt.economics.choices import Economics
 from phaze_opt.spec.space import Space
-from phaze_opt.spec.study_spec import AreaSpec, ConstraintSpec, WorkloadSpec
+from phaze_opt.spec.study_spec import AreaSpec, ConstraintSpec, StudySpec, WorkloadSpec
 from phaze_opt.study.objective import Objective
-from phaze_opt.study.study import Study
+from phaze_opt.study.study import Study, create_study
 from phaze_opt.whole_space.engine import Engine
 
 RUN: dict[str, Any] = {
@@ -442,6 +443,30 @@ CASES: dict[str, dict[str, Any]] = {
         "baselines": ("tpuv4-lanes",),
     },
 }
+
+
+class Studies:
+    """Studies of specs by name, each of which is made when it is first asked for."""
+
+    def __init__(self, folder: Path, specs: Mapping[str, StudySpec]) -> None:
+        self._folder, self._specs = folder, specs
+        self._made: dict[str, Study] = {}
+
+    @property
+    def names(self) -> list[str]:
+        """The names in order."""
+        return sorted(self._specs)
+
+    def __getitem__(self, name: str) -> Study:
+        if name not in self._made:
+            url = f"sqlite:///{self._folder / name}.db"
+            self._made[name] = create_study(self._specs[name], url)
+        return self._made[name]
+
+
+def case_spec(name: str) -> StudySpec:
+    """Return the spec of a case."""
+    return StudySpec(**({"name": name} | RUN | CASES[name]))
 
 
 def engine_of(study: Study) -> Engine:

@@ -25,13 +25,13 @@ from phaze_opt.spec.freezing import check_names
 from phaze_opt.spec.ordering import value_bin
 from phaze_opt.spec.run_inputs import run_inputs
 from phaze_opt.spec.space import Space, all_points, numbered_point, point_at
-from phaze_opt.spec.study_spec import AreaSpec, ConstraintSpec, StudySpec, read_spec
+from phaze_opt.spec.study_spec import AreaSpec, ConstraintSpec, read_spec
 from phaze_opt.store.enumerations import BoundStore, rounded_up
 from phaze_opt.study.study import Study, create_study
 from phaze_opt.whole_space.enumerating import enumerate_study, enumeration_to_json_dict
 from phaze_opt.whole_space.exhaustive import Enumeration, enumerate_space
 from tests.study.fakes import TOY, toy_evaluator, toy_spec
-from tests.whole_space.enumerations import CASES, RUN, engine_of, objective_of
+from tests.whole_space.enumerations import CASES, Studies, case_spec, engine_of, objective_of
 
 STUDIES = Path(__file__).parents[2] / "studies"
 
@@ -181,8 +181,7 @@ def test_bounds_change_nothing_but_the_work(
     """With bounds the top is that of all points, to the bit, and fewer are evaluated."""
     monkeypatch.setattr(best_first, "FIRST_ROWS", 1)
     monkeypatch.setattr(best_first, "BATCH_ROWS", 5)
-    spec = StudySpec(**({"name": name} | RUN | CASES[name]))
-    study = create_study(spec, f"sqlite:///{tmp_path / 'a.db'}")
+    study = create_study(case_spec(name), f"sqlite:///{tmp_path / 'a.db'}")
     every = enumerate_study(study, bounds=False, top=3)
     bounded = enumerate_study(study, top=3)
     assert answer(bounded) == answer(every)
@@ -198,22 +197,14 @@ def test_bounds_change_nothing_but_the_work(
 
 
 @pytest.fixture(scope="module")
-def prepared(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Study]:
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> Studies:
     """Return a study of every case with one workload."""
-    folder = tmp_path_factory.mktemp("bounds")
-    return {
-        name: create_study(
-            StudySpec(**({"name": name} | RUN | case)), f"sqlite:///{folder / name}.db"
-        )
-        for name, case in CASES.items()
-        if "workloads" not in case
-    }
+    specs = {name: case_spec(name) for name, case in CASES.items() if "workloads" not in case}
+    return Studies(tmp_path_factory.mktemp("bounds"), specs)
 
 
 @pytest.mark.parametrize("top", [1, 3, 50])
-def test_a_distinct_top_has_the_best_of_each_architecture(
-    prepared: dict[str, Study], top: int
-) -> None:
+def test_a_distinct_top_has_the_best_of_each_architecture(prepared: Studies, top: int) -> None:
     """The sizes of the HBM and the options do not count; of equal values only the first is there.
 
     With bounds it is the same, and a top of all designs is not mistaken for it.
@@ -240,9 +231,9 @@ def test_a_distinct_top_has_the_best_of_each_architecture(
 
 @settings(max_examples=12, deadline=None)
 @given(data=st.data())
-def test_bounds_are_above_the_truth(prepared: dict[str, Study], data: st.DataObject) -> None:
+def test_bounds_are_above_the_truth(prepared: Studies, data: st.DataObject) -> None:
     """No point of any of the spaces is better than its bound, nor the bound than its box's."""
-    study = prepared[data.draw(st.sampled_from(sorted(prepared)))]
+    study = prepared[data.draw(st.sampled_from(prepared.names))]
     engine = engine_of(study)
     grid, chips = engine.grid, engine.grid.chips
     option = data.draw(st.integers(0, len(grid.options) - 1))
@@ -259,7 +250,7 @@ def test_bounds_are_above_the_truth(prepared: dict[str, Study], data: st.DataObj
 
 
 @pytest.mark.parametrize("name", [name for name in CASES if "workloads" not in CASES[name]])
-def test_the_order_does_not_depend_on_the_batches(name: str, prepared: dict[str, Study]) -> None:
+def test_the_order_does_not_depend_on_the_batches(name: str, prepared: Studies) -> None:
     """Points come by their heads, each once, however many cells are opened at a time."""
     engine = engine_of(prepared[name])
     orders = []
@@ -281,7 +272,7 @@ def test_the_order_does_not_depend_on_the_batches(name: str, prepared: dict[str,
 
 
 def test_in_haste_known_points_come_first(
-    prepared: dict[str, Study], monkeypatch: pytest.MonkeyPatch
+    prepared: Studies, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without opening further cells, of which one may hold a better point, as is then said."""
     monkeypatch.setattr(best_first, "FIRST_ROWS", 1)
@@ -309,7 +300,7 @@ def test_in_haste_known_points_come_first(
     assert found.gap is not None and found.gap >= 0.0
 
 
-def test_the_batch_bound_knows_memory(prepared: dict[str, Study]) -> None:
+def test_the_batch_bound_knows_memory(prepared: Studies) -> None:
     """Where the smallest state does not fit, the bound says that nothing does."""
     study = prepared["paper"]
     chips = allowed_chips(study.resolved)

@@ -33,16 +33,15 @@ from phaze_opt.whole_space.scalar_products import TensorCores, blocked_bytes, pr
 from phaze_opt.whole_space.scalar_rates import Rates, TensorGroup
 from phaze_opt.workload.graph import Gemm, Operator, VectorWork
 from phaze_opt.workload.recurrences import ScanShape
-from tests.whole_space.enumerations import CASES, RUN, engine_of
+from tests.whole_space.enumerations import CASES, case_spec, engine_of
 from tests.workload.graphs import Moved, graph_of
 
 
 @pytest.fixture(scope="module", params=CASES)
 def engine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Engine:
     """Return what bounds and evaluates the points of a space."""
-    name = request.param
     url = f"sqlite:///{tmp_path_factory.mktemp('plain') / 'a.db'}"
-    study = create_study(StudySpec(**({"name": name} | RUN | CASES[name])), url)
+    study = create_study(case_spec(request.param), url)
     # Evaluates the reference of several workloads.
     return search_space(study, lambda engine, pool, stopped: engine, workers=1)
 

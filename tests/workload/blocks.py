@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from unittest.mock import patch
 
 from phaze_opt.workload.capture import transformer
@@ -11,19 +10,23 @@ from phaze_opt.workload.capture.tensor_parallel import TensorGroup
 from phaze_opt.workload.capture.transformer import _assembly, _capture, capture_transformer
 from phaze_opt.workload.config import TransformerConfig
 from phaze_opt.workload.graph import Layer, WorkloadVariant
+from tests.workload.kept import kept
 
 
-@functools.cache
-def captured_blocks(
+def blocks_of(
     config: TransformerConfig, tensor_degree: int = 1, *, split: bool = False, samples: int = 2
 ) -> dict[str, Layer]:
-    """Return the distinct blocks by name."""
+    """Capture the distinct blocks, by name."""
     group = TensorGroup(tensor_degree, split and tensor_degree > 1)
     parts = _assembly(config, group, samples).parts
     return {name: _capture(name, part, config) for name, part in parts.items() if "block" in name}
 
 
-@functools.cache
+captured_blocks = kept(blocks_of)
+"""As `blocks_of`, but kept: not for random shapes, of which there is no end."""
+
+
+@kept
 def captured_whole(config: TransformerConfig) -> WorkloadVariant:
     """Return the whole model on one device, for two samples, with `captured_blocks` in it."""
     blocks = captured_blocks(config)
@@ -33,3 +36,13 @@ def captured_whole(config: TransformerConfig) -> WorkloadVariant:
 
     with patch.object(transformer, "_capture", ends):
         return capture_transformer(config, tensor_parallel=1, microbatch=2, sequence_parallel=False)
+
+
+@kept
+def captured_variant(
+    config: TransformerConfig, tensor_degree: int = 1, *, split: bool = False, samples: int = 2
+) -> WorkloadVariant:
+    """Return the whole model on one device of a group."""
+    return capture_transformer(
+        config, tensor_parallel=tensor_degree, microbatch=samples, sequence_parallel=split
+    )

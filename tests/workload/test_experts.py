@@ -29,7 +29,7 @@ from phaze_opt.workload.huggingface_deepseek import DEEPSEEK_FAMILIES
 from phaze_opt.workload.huggingface_experts import EXPERT_FAMILIES
 from phaze_opt.workload.workload_file import read_workload, write_workload
 from phaze_opt.workload.zoo import load_workload, model_config
-from tests.workload.blocks import captured_blocks, captured_whole
+from tests.workload.blocks import blocks_of, captured_blocks, captured_whole
 
 KNOWN_PARAMETERS = {
     # All, and those that work on a token. As released, without extra prediction layers and the
@@ -285,7 +285,7 @@ def test_more_experts_never_change_the_active_flops(config: TransformerConfig) -
     """Only the router grows with the experts, and padding is no part of the model."""
     assert config.experts
     more = replace(config, experts=replace(config.experts, count=3 * config.experts.count))
-    few, many = _block(config), _block(more)
+    few, many = (blocks_of(each)["block"] for each in (config, more))
     router = 2 * 2 * config.sequence * config.hidden * 2 * config.experts.count
     assert many.forward.flops - few.forward.flops == router
     assert many.backward.flops - few.backward.flops == 2 * router
@@ -305,7 +305,7 @@ def test_one_expert_is_a_dense_layer(config: TransformerConfig, tiles: int) -> N
         experts=replace(config.experts, count=1, top_k=1),
     )
     dense = replace(one, experts=UNSET, feed_forward=config.experts.feed_forward)
-    routed, plain = _block(one), _block(dense)
+    routed, plain = (blocks_of(each)["block"] for each in (one, dense))
     assert routed.parameters == plain.parameters + config.hidden  # the router's
     router = 2 * 2 * one.sequence * one.hidden
     assert routed.forward.flops == plain.forward.flops + router

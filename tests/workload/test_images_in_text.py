@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +11,12 @@ from msgspec import UNSET
 
 import phaze_opt as po
 from phaze_opt.errors import InputError
-from phaze_opt.workload.capture.transformer import capture_transformer, count_parameters
+from phaze_opt.workload.capture.transformer import count_parameters
 from phaze_opt.workload.config import TransformerConfig
 from phaze_opt.workload.graph import Layer, WorkloadVariant
 from phaze_opt.workload.summary import collective_bytes
 from phaze_opt.workload.zoo import load_workload, model_config, tensor_degrees
+from tests.workload.blocks import captured_variant
 from tests.workload.test_huggingface import _write
 
 _TEXT = {"hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 4}
@@ -56,11 +56,8 @@ def config(family: str, tmp_path: Path) -> TransformerConfig:
 families = pytest.mark.parametrize("family", VISION)
 
 
-@cache
 def _capture(config: TransformerConfig, degree: int = 1, *, split: bool = False) -> WorkloadVariant:
-    return capture_transformer(
-        config, tensor_parallel=degree, microbatch=3, sequence_parallel=split
-    )
+    return captured_variant(config, degree, split=split, samples=3)
 
 
 def _layers(config: TransformerConfig, *degree: int, split: bool = False) -> dict[str, Layer]:

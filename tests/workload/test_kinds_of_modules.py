@@ -11,9 +11,16 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from phaze_opt.errors import InputError
 from phaze_opt.workload.capture.user_module import capture
+from phaze_opt.workload.graph import WorkloadVariant
 from tests.workload import kinds_of_modules as kinds
+from tests.workload.kept import kept
 
 Make = Callable[[int], Any]
+
+
+@kept
+def _captured(name: str) -> WorkloadVariant:
+    return capture(getattr(kinds, name), microbatch=(2,)).variants[0]
 
 
 @pytest.mark.parametrize(
@@ -32,7 +39,7 @@ Make = Callable[[int], Any]
 )
 def test_flops_are_those_that_pytorch_counts(make: Make) -> None:
     """Forward FLOPs equal PyTorch's own counter; the backward has once or twice as many."""
-    variant = capture(make, microbatch=(2,)).variants[0]
+    variant = _captured(make.__name__)
     layers = [variant.layers[index] for _, index in variant.nodes]
     module, inputs = make(2)
     given = inputs if isinstance(inputs, tuple) else (inputs,)

@@ -17,6 +17,7 @@ from phaze_opt.workload.capture.user_module import capture
 from phaze_opt.workload.expert_parallel import with_experts_shared_out
 from phaze_opt.workload.graph import Layer, Workload
 from phaze_opt.workload.zoo import load_workload
+from tests.workload.kept import kept
 
 HIDDEN, INNER, EXPERTS, TOP_K, HEADS, WORDS, ROWS = 64, 32, 8, 2, 4, 96, 128
 NAMED = (
@@ -132,7 +133,7 @@ class Model(nn.Module):
         return functional.cross_entropy(logits.view(-1, WORDS), tokens.view(-1))
 
 
-def captured(
+def capture_model(
     form: str, plan: dict[str, str] | None, bias: bool = False, tensor: tuple[int, ...] = (1,)
 ) -> Workload:
     """Capture the model."""
@@ -143,6 +144,10 @@ def captured(
         return made if plan is None else (*made, plan)
 
     return capture(make, tensor_parallel=tensor)
+
+
+captured = kept(capture_model)
+"""As `capture_model`, but kept: not where the model is another one than that of this file."""
 
 
 def block_of(workload: Workload, name: str) -> Layer:
@@ -287,7 +292,7 @@ def test_stacked_weights_are_found_without_a_plan(bias: bool) -> None:
 def test_grouped_products_are_found_without_a_plan(monkeypatch: pytest.MonkeyPatch) -> None:
     """With their router, which holds nothing beside."""
     monkeypatch.setattr(f"{__name__}.Mixture", lambda *_: Grouped())
-    found = captured("list", None)
-    assert found == captured("list", {"blocks.*.mixture": "experts"})
+    found = capture_model("list", None)
+    assert found == capture_model("list", {"blocks.*.mixture": "experts"})
     training = Training(16, 1, optimizer="adam", zero=1, expert_parallel=4)
     assert evaluate(found, "h100", "dgx-h100", training, (1, 8, 1), devices=8).feasible

@@ -1,6 +1,5 @@
 """A user's own module split by a plan: shards add up, and wrong plans are refused."""
 
-import functools
 from typing import Any
 
 import pytest
@@ -18,6 +17,7 @@ from phaze_opt.workload.graph import Layer, Workload, WorkloadVariant
 from phaze_opt.workload.summary import collective_bytes
 from phaze_opt.workload.zoo import load_workload
 from tests.workload import own_llama
+from tests.workload.kept import kept
 
 WIDTH, HEAD, WORDS, ROWS, SAMPLES = 32, 4, 64, 8, 2
 
@@ -83,7 +83,7 @@ def _capture(
     fused: bool = True,
     counted: bool = False,
     blocks: int = 1,
-) -> Any:
+) -> Workload:
     def make(samples: int) -> Any:
         return Model(fused, counted, blocks), torch.zeros(samples, ROWS, dtype=torch.int64), plan
 
@@ -92,9 +92,11 @@ def _capture(
     )
 
 
-@functools.cache
-def _planned() -> Any:
-    return _capture()
+_captured = kept(_capture)
+
+
+def _planned() -> Workload:
+    return _captured()
 
 
 def _layers(variant: WorkloadVariant) -> dict[str, Layer]:
@@ -104,7 +106,7 @@ def _layers(variant: WorkloadVariant) -> dict[str, Layer]:
 @pytest.mark.parametrize(("fused", "tensor_degree", "blocks"), [(True, 8, 2), (False, 2, 1)])
 def test_shards_add_up(fused: bool, tensor_degree: int, blocks: int) -> None:
     """Shards hold the model once and what is replicated once each, and split every product."""
-    workload: Workload = _capture(fused=fused, tensor_degree=tensor_degree, blocks=blocks)
+    workload = _captured(fused=fused, tensor_degree=tensor_degree, blocks=blocks)
     whole, share = map(_layers, workload.variants)
     assert [v.tensor_parallel for v in workload.variants] == [1, tensor_degree]
     assert whole.keys() == share.keys()
@@ -132,7 +134,7 @@ def test_a_block_communicates_as_megatrons() -> None:
 
 def test_gathered_columns_are_whole_again() -> None:
     """The loss of gathered logits is computed whole on every device."""
-    workload = _capture({**PLAN, "head": "colwise_rep"})
+    workload = _captured({**PLAN, "head": "colwise_rep"})
     whole, share = (_layers(variant)["last"] for variant in workload.variants)
     assert collective_bytes(share.forward) == {"all_gather": 2 * SAMPLES * ROWS * WORDS}
     assert 4 * share.forward.flops == whole.forward.flops
@@ -142,7 +144,7 @@ def test_gathered_columns_are_whole_again() -> None:
 def test_layers_that_are_not_planned_are_whole() -> None:
     """Without a plan for the attention, only the feed-forward network is split."""
     plan = {key: style for key, style in PLAN.items() if key.endswith(("up", "down"))}
-    whole, share = (_layers(variant)["blocks.0"] for variant in _capture(plan).variants)
+    whole, share = (_layers(variant)["blocks.0"] for variant in _captured(plan).variants)
     inner = 2 * 2 * SAMPLES * ROWS * WIDTH * 4 * WIDTH
     assert whole.forward.flops - share.forward.flops == 3 * inner // 4
 

@@ -2,7 +2,6 @@
 
 import json
 from dataclasses import replace
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +10,12 @@ from msgspec import UNSET
 
 import phaze_opt as po
 from phaze_opt.errors import InputError, NotFoundError
-from phaze_opt.workload.capture.transformer import capture_transformer, count_parameters
+from phaze_opt.workload.capture.transformer import count_parameters
 from phaze_opt.workload.config import LLAMA, TransformerConfig
 from phaze_opt.workload.graph import Layer, WorkloadVariant
 from phaze_opt.workload.workload_file import write_workload
 from phaze_opt.workload.zoo import load_workload, model_config
+from tests.workload.blocks import captured_variant
 
 SHAPES = {
     "dense": "llama:layers=2,hidden=64,heads=4,ffn=96,sequence=32,vocab=96",
@@ -25,11 +25,8 @@ shapes = pytest.mark.parametrize("shape", SHAPES)
 TOKENS, HIDDEN, VOCABULARY = 2 * 32, 64, 96
 
 
-@cache
 def _capture(model: str, tensor_degree: int = 1, *, split: bool = False) -> WorkloadVariant:
-    return capture_transformer(
-        model_config(model), tensor_parallel=tensor_degree, microbatch=2, sequence_parallel=split
-    )
+    return captured_variant(model_config(model), tensor_degree, split=split)
 
 
 def _layers(variant: WorkloadVariant) -> dict[str, Layer]:

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -16,17 +15,17 @@ from phaze_opt.estimator.chips import Chips
 from phaze_opt.estimator.estimate import estimate_table
 from phaze_opt.estimator.rooflines import roofline_seconds
 from phaze_opt.hardware.presets import load_accelerator
-from phaze_opt.workload.capture.transformer import capture_transformer, count_parameters
+from phaze_opt.workload.capture.transformer import count_parameters
 from phaze_opt.workload.config import LLAMA, TransformerConfig
 from phaze_opt.workload.experts import LatentAttention
-from phaze_opt.workload.graph import Layer, Operator, OperatorGraph, WorkloadVariant
+from phaze_opt.workload.graph import Layer, Operator, OperatorGraph
 from phaze_opt.workload.sparse_attention import Indexer
 from phaze_opt.workload.summary import collective_bytes
 from phaze_opt.workload.workload_file import read_workload, write_workload
 from phaze_opt.workload.zoo import load_workload, model_config
 from tests.estimator.test_least_seconds import CLUSTER
 from tests.strategies import any_accelerators
-from tests.workload.blocks import captured_blocks
+from tests.workload.blocks import blocks_of, captured_blocks, captured_variant
 from tests.workload.test_huggingface import _write
 
 BASE = (
@@ -34,15 +33,6 @@ BASE = (
     "q_rank=40,nope_dim=16,rope_dim=8,v_dim=12"
 )
 SPARSE = f"{BASE},index_heads=8,index_dim=16,index_keys=10"
-
-
-@cache
-def _capture(
-    config: TransformerConfig, tensor_degree: int = 1, *, split: bool = False
-) -> WorkloadVariant:
-    return capture_transformer(
-        config, tensor_parallel=tensor_degree, microbatch=2, sequence_parallel=split
-    )
 
 
 def _block(config: TransformerConfig, tensor_degree: int = 1, *, split: bool = False) -> Layer:
@@ -91,7 +81,7 @@ def test_flops_are_the_closed_form(config: TransformerConfig) -> None:
     own += hidden * (indexer.width + indexer.heads)
     rest = heads * latent.value * hidden + 3 * hidden * config.inner
     index, core = indexer.heads * indexer.width, heads * (key + rank)
-    block = _block(config)
+    block = blocks_of(config)["block"]
     forward = 2 * tokens * (queries + joint + own + rest + tokens * index + keys * core)
     assert block.forward.flops == 2 * forward
     chosen = heads * (3 * key + 2 * rank) + heads * key + 3 * index
@@ -174,7 +164,7 @@ def test_choices_are_kept_and_not_made_again() -> None:
 
 
 def _passes() -> Iterator[OperatorGraph]:
-    for layer in _capture(model_config(SPARSE), 2, split=True).layers:
+    for layer in captured_variant(model_config(SPARSE), 2, split=True).layers:
         yield from (layer.forward, layer.backward)
 
 

@@ -6,7 +6,6 @@ import itertools
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import lru_cache
 from typing import Any
 
 import pytest
@@ -18,13 +17,14 @@ from torch import Tensor, nn
 from phaze_opt.codec import to_json
 from phaze_opt.errors import InputError
 from phaze_opt.workload.cache import CaptureKey, file_name
-from phaze_opt.workload.capture.transformer import capture_transformer, count_parameters
+from phaze_opt.workload.capture.transformer import count_parameters
 from phaze_opt.workload.capture.user_module import capture
 from phaze_opt.workload.casts import linear_products
 from phaze_opt.workload.graph import Layer, OperatorGraph, WorkloadVariant
 from phaze_opt.workload.trained import ALL_TARGETS, Trained, matches, trained_parts
 from phaze_opt.workload.zoo import load_workload, model_config
 from phaze_opt.workload.zoo import tensor_degrees as degrees_of
+from tests.workload.blocks import captured_variant
 
 LAYERS, HIDDEN, KV, INNER, TOKENS, WORDS, RANK = 3, 256, 128, 512, 128, 512, 16
 LLAMA = (
@@ -48,14 +48,11 @@ targets = st.sets(st.sampled_from(ALL_TARGETS), min_size=1).map(tuple)
 splits = st.sampled_from([(1, False), (2, False), (2, True), (4, True)])
 
 
-@lru_cache(maxsize=64)
 def _variant(model: str, trained: Trained | None, tensor: int, split: bool) -> WorkloadVariant:
     config = model_config(model)
     if trained is not None:
         config = replace(config, trained=trained)
-    return capture_transformer(
-        config, tensor_parallel=tensor, microbatch=1, sequence_parallel=split
-    )
+    return captured_variant(config, tensor, split=split, samples=1)
 
 
 def _of(model: str, tensor: int = 1, split: bool = False, **options: Any) -> WorkloadVariant:

@@ -1,6 +1,5 @@
 """A user's own modules: layers found, branches kept, nothing lost."""
 
-import functools
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from phaze_opt.workload.graph import Layer, OperatorGraph, Workload
 from phaze_opt.workload.workload_file import read_workload, write_workload
 from phaze_opt.workload.zoo import load_workload
 from tests.workload.graphs import outliving_bytes
+from tests.workload.kept import kept
 from tests.workload.user_modules import (
     ROWS,
     WIDTH,
@@ -28,7 +28,7 @@ from tests.workload.user_modules import (
 HERE = "tests.workload.user_modules"
 
 
-@functools.cache
+@kept
 def _capture(name: str, *microbatch: int) -> Workload:
     return capture(f"{HERE}:{name}", microbatch=microbatch or (2,), tokens_per_sample=ROWS)
 
