@@ -155,7 +155,8 @@ def path_arrays(
             work[path, first, first : len(units) + 1] = np.cumsum([0.0, *busy[first:]])
     load, inside, outside, price = _transfers(graph.tensors, paths, work)
     needs = _needs(paths, edges, shape)
-    return PathArrays(length, stride, *sums, work, load, inside, outside, price, needs)
+    least, cpu, size = sums
+    return PathArrays(length, stride, least, cpu, size, work, load, inside, outside, price, needs)
 
 
 def _transfers(

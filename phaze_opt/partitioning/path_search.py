@@ -109,7 +109,7 @@ class _Side:
     def _positions(self, number: int) -> list[int]:
         """Return how far a downset reaches on each path."""
         arrays = self.arrays
-        return (number // arrays.stride % (arrays.length + 1)).tolist()
+        return [int(end) for end in number // arrays.stride % (arrays.length + 1)]
 
 
 @dataclass
@@ -269,4 +269,5 @@ def search_paths(
         level, origin = np.zeros(shape, dtype=np.uint8), np.zeros(shape, dtype=np.int32)
         most = np.zeros((graph.accelerators + 1, graph.cpus + 1))
         sides.append(_Side(units, arrays, (level, origin, most)))
-    return PathSearch(graph, speed, *sides, steps)
+    forward, backward = sides
+    return PathSearch(graph, speed, forward, backward, steps)
