@@ -35,6 +35,42 @@ def _price(price: FloatArray, word: np.uint64) -> float:
 
 
 @inlined
+def _read_ends(number: int, paths: PathArrays, first: IntArray, later: FloatArray) -> None:
+    """Write how far a downset reaches on each path, and the least latency left from each on."""
+    for path in range(len(first) - 1, -1, -1):
+        length = paths.length[path]
+        first[path] = number // paths.stride[path] % (length + 1)
+        later[path] = later[path + 1] + paths.least[path, length] - paths.least[path, first[path]]
+
+
+@inlined
+def _number_of(paths: PathArrays, end: IntArray) -> int:
+    """Return the number of the downset that reaches so far on each path."""
+    number = 0
+    for path in range(len(end)):
+        number += end[path] * paths.stride[path]
+    return number
+
+
+@inlined
+def _least_end(paths: PathArrays, first: IntArray, end: IntArray, path: int) -> int:
+    """Return how far a path must reach, by what the stage takes of the paths before it."""
+    least = first[path]
+    for other in range(path):
+        least = max(least, paths.needs[other, end[other], path])
+    return least
+
+
+@inlined
+def _is_closed(paths: PathArrays, end: IntArray, path: int) -> bool:
+    """Say whether the paths before one reach as far as its own end needs."""
+    closed = True
+    for other in range(path):
+        closed = closed and end[other] >= paths.needs[path, end[path], other]
+    return closed
+
+
+@inlined
 def _record(
     reached: Reached, downset: int, before: int, accelerators: int, cpus: int, on_cpu: bool
 ) -> None:
@@ -102,13 +138,7 @@ def extend_downsets(
     for path in range(count):
         total += paths.least[path, paths.length[path]]
     for before in downsets:
-        for path in range(count - 1, -1, -1):
-            first[path] = before // paths.stride[path] % (paths.length[path] + 1)
-            later[path] = (
-                later[path + 1]
-                + paths.least[path, paths.length[path]]
-                - paths.least[path, first[path]]
-            )
+        _read_ends(before, paths, first, later)
         needed = later[0] - room
         path = 0
         end[0] = first[0] - 1
@@ -121,16 +151,14 @@ def extend_downsets(
             if b > paths.length[path]:
                 path -= 1
                 continue
-            blocked = False
-            for other in range(path):
-                blocked = blocked or end[other] < paths.needs[path, b, other]
+            fits = _is_closed(paths, end, path)
             if on_cpu:
                 busy = own[path] + paths.cpu[path, b] - paths.cpu[path, a]
             else:
                 busy = own[path] + shared[path] + paths.work[path, a, b]
                 size[path + 1] = size[path] + paths.size[path, b] - paths.size[path, a]
-                blocked = blocked or size[path + 1] > memory
-            if blocked or busy > limit:
+                fits = fits and size[path + 1] <= memory
+            if not fits or busy > limit:
                 path -= 1
                 continue
             done = least[path] + paths.least[path, b] - paths.least[path, a]
@@ -151,18 +179,12 @@ def extend_downsets(
                 continue
             path += 1
             if path < count:
-                lowest = first[path]
-                for other in range(path):
-                    lowest = max(lowest, paths.needs[other, end[other], path])
-                end[path] = lowest - 1
+                end[path] = _least_end(paths, first, end, path) - 1
                 continue
             path -= 1
-            downset = 0
-            for other in range(count):
-                downset += end[other] * paths.stride[other]
             furthest = max(furthest, total - later[0] + done)
             steps -= _STEPS_PER_STAGE
-            _record(reached, downset, before, accelerators, cpus, on_cpu)
+            _record(reached, _number_of(paths, end), before, accelerators, cpus, on_cpu)
     most = reached[2]
     most[accelerators, cpus] = max(most[accelerators, cpus], furthest)
     return steps

@@ -21,7 +21,7 @@ from phaze_opt.scheduling.bounds import mixed_bound, runs_alone
 from phaze_opt.scheduling.instance import WORD, Instance, in_set
 from phaze_opt.scheduling.price_kernel import heaviest_set
 
-STEPS_PER_EFFORT = 10
+STEPS_PER_EFFORT = 9
 """Steps of the searches for sets per state of the exact search, about twice its time."""
 
 _INWARD = 0.6
