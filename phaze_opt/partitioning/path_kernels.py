@@ -58,7 +58,7 @@ def _least_end(paths: PathArrays, first: IntArray, end: IntArray, path: int) -> 
     least = first[path]
     for other in range(path):
         least = max(least, paths.needs[other, end[other], path])
-    return least
+    return int(least)
 
 
 @inlined
