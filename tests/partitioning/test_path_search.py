@@ -3,7 +3,7 @@ from functools import partial
 
 import networkx as nx
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from phaze_opt.errors import InfeasibleError
@@ -16,13 +16,26 @@ from phaze_opt.partitioning.dag import (
     speeds,
     split_contiguous,
 )
-from phaze_opt.partitioning.dnn_format import DnnProblem
+from phaze_opt.partitioning.dnn_format import DnnNode, DnnProblem
 from phaze_opt.partitioning.merged_splits import Stages
 from phaze_opt.partitioning.path_arrays import cover_by_paths
 from phaze_opt.partitioning.path_search import STEPS, PathSearch, search_paths
 from phaze_opt.partitioning.unit_graph import UnitGraph, build_unit_graph
 from tests.partitioning.parallel_tracks import tracks
 from tests.partitioning.test_dag import graphs
+
+AFTER_A_CPU = DnnProblem(
+    memory_bytes=9.0,
+    accelerators=1,
+    cpus=1,
+    nodes=tuple(
+        DnnNode(id=k, cpu_latency=cpu, accelerator_latency=on, supported=True, size_bytes=1.0)
+        for k, (cpu, on) in enumerate([(3.0, 4.0), (6.0, 2.0), (6.0, 1.0), (3.0, 1.0), (3.0, 1.0)])
+    ),
+    edges=((0, 2), (2, 3), (2, 4)),
+    output_costs=(1.0,) * 5,
+)
+"""The first node may run on either device, and the accelerator of the best split comes second."""
 
 
 def search(graph: UnitGraph, steps: int = STEPS) -> PathSearch:
@@ -59,6 +72,7 @@ def test_paths_are_the_fewest(count: int, data: st.DataObject) -> None:
 
 
 @settings(max_examples=60, deadline=None)
+@example(AFTER_A_CPU, 1.0, 64)
 @given(graphs(), st.sampled_from([0.5, 0.9, 1.0, 1.2]), st.sampled_from([0, 1, 64]))
 def test_splits_within_a_limit(problem: DnnProblem, share: float, shared: int) -> None:
     """A split within a limit is found exactly if the optimum is; if few tensors count, at least."""
