@@ -5,7 +5,8 @@ BIN := .venv/bin
 STAMP := .venv/.installed
 DOCS_STAMP := .venv/.docs-installed
 
-.PHONY: setup study paper atlas atlas-verify benchmark test pyX
+.PHONY: setup study paper atlas atlas-verify benchmark test pytest test-browser torture lint bench \
+	sampler-bench docs docs-test docs-update release clean
 
 setup: $(STAMP)
 

@@ -44,7 +44,7 @@ def main() -> None:
         graph = build_unit_graph(tracks(1, count, 200, crossing, costs))
         what = f"{count} tracks, {crossing:.0%} crossing, transfers {costs}"
         _print_gap(what, partial(split_contiguous, graph))
-    for size, seed in product((100, 200), (1, 2, 3)):
+    for size, seed in (*product((100, 200), (1, 2, 3)), (200, 6), (1000, 2)):
         problem = layer_like(seed, size, 8)
         _print_gap(f"schedule, {problem.name}", partial(solve_schedule, problem, method="auto"))
 

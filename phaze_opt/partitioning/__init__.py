@@ -10,6 +10,8 @@ command ``place`` uses this room.
 - `downsets`: all downsets of a graph, hence all contiguous sets of nodes.
 - `dag`: contiguous splits with the least largest load; `dag_kernels` holds its compiled loops.
 - `merged_splits`: good contiguous splits of graphs with too many downsets.
+- `path_search`: those within a limit, exactly, where a graph is a few long paths; `path_arrays`:
+  such a graph as arrays; `path_kernels` holds the compiled loops.
 - `integer_program`: splits that need not be contiguous, and least latency, with CP-SAT.
 - `latency`: latency of a placement of an inference graph, and simple placements;
   `latency_search`: the least one, exactly; `latency_kernels` holds its compiled loops.
@@ -18,8 +20,9 @@ command ``place`` uses this room.
 
 Where a formula or rule stands:
 
-- load of a device -> `dag.device_load`
-- lower bound of the largest load -> `dag.share_bound`
+- load of a device -> `dag.device_load`, `dag_kernels.transfer_change`, `path_arrays.PathArrays`
+- lower bound of the largest load -> `dag.share_bound`; a stronger one ->
+  `path_search.PathSearch.between`
 - least largest load over contiguous splits -> `dag_kernels.relax_downsets`
 - latency of a placement -> `latency.finishes`, `latency_kernels._time_label`; its lower bounds ->
   `latency.longest_path`, `latency_search`

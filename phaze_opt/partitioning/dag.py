@@ -12,6 +12,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 import numpy as np
@@ -20,7 +21,8 @@ from phaze_opt.arrays import FloatArray, IntArray
 from phaze_opt.errors import InfeasibleError
 from phaze_opt.partitioning.dag_kernels import DownsetTable, GraphArrays, left_over, relax_downsets
 from phaze_opt.partitioning.downsets import Downsets, TooManyDownsetsError, enumerate_downsets
-from phaze_opt.partitioning.merged_splits import improve_split
+from phaze_opt.partitioning.merged_splits import Stages, improve_split
+from phaze_opt.partitioning.path_search import STEPS, search_paths
 from phaze_opt.partitioning.unit_graph import UnitGraph
 from phaze_opt.units import format_bytes
 
@@ -83,7 +85,10 @@ def device_load(graph: UnitGraph, kind: str, units: tuple[int, ...]) -> float:
 
 
 def split_contiguous(
-    graph: UnitGraph, most_downsets: int = MOST_DOWNSETS, progress: ReportProgress | None = None
+    graph: UnitGraph,
+    most_downsets: int = MOST_DOWNSETS,
+    progress: ReportProgress | None = None,
+    steps: int = STEPS,
 ) -> DeviceAssignment:
     """Find the contiguous split with the least largest load.
 
@@ -93,11 +98,14 @@ def split_contiguous(
         Units and devices.
     most_downsets
         If the graph has more downsets, splits of one topological order and of merged units are
-        searched first (`merged_splits`). All downsets are searched only if the bound of
-        `share_bound` then leaves a gap above 3 % and they are no more than half as many again;
-        otherwise the status is ``"feasible"`` unless that bound proves the answer.
+        searched first (`merged_splits`), then, if the graph is a few long paths, all splits within
+        rising limits (`path_search`). All downsets are searched only if that leaves a gap above
+        3 % and they are no more than half as many again; otherwise the status is ``"feasible"``
+        unless the bound proves the answer.
     progress
         Called after every chunk of downsets.
+    steps
+        Effort of `path_search`.
 
     Raises
     ------
@@ -112,10 +120,11 @@ def split_contiguous(
         best = improve_split(graph, linear, known, _solve_with_load)
         if best is None:
             raise InfeasibleError(why_infeasible(graph)) from None
+        best, bound = _search_paths(graph, best, steps)
         known = largest_load(graph, best)
-        more = _more_downsets(graph, known, most_downsets)
+        more = _more_downsets(graph, known, bound, most_downsets)
         if more is None:
-            return describe_assignment(graph, best, share_bound(graph), began)
+            return describe_assignment(graph, best, bound, began)
         downsets = more
     device = _solve(graph, downsets, known, progress)
     if device is None:
@@ -123,9 +132,19 @@ def split_contiguous(
     return describe_assignment(graph, device, np.inf, began)
 
 
-def _more_downsets(graph: UnitGraph, known: float, most: int) -> Downsets | None:
+def _search_paths(graph: UnitGraph, best: Stages, steps: int) -> tuple[Stages, float]:
+    """Return the best split known after the search over paths, and a lower bound on any load."""
+    low = share_bound(graph)
+    search = search_paths(graph, least_latencies(graph), speeds(graph), steps)
+    if search is None:
+        return best, low
+    low, best = search.between(low, best, partial(largest_load, graph))
+    return best, low
+
+
+def _more_downsets(graph: UnitGraph, known: float, bound: float, most: int) -> Downsets | None:
     """Return all downsets where a known split is far from its bound and there are not too many."""
-    if share_bound(graph) >= known * (1.0 - _LARGEST_GAP):
+    if bound >= known * (1.0 - _LARGEST_GAP):
         return None
     try:
         return enumerate_downsets(len(graph.units), graph.edges, int(most * _MORE_DOWNSETS))
@@ -166,7 +185,7 @@ def _solve(
     steps = (downsets.grow_start, downsets.grow_node, downsets.grow_to)
     arrays, memory = graph_arrays(graph), graph.memory_bytes
     least = np.asarray(least_latencies(graph), dtype=np.float64)
-    rest, speed = left_over(steps, least), _speeds(graph)
+    rest, speed = left_over(steps, least), speeds(graph)
     for begin in range(0, count, CHUNK):
         end = min(begin + CHUNK, count)
         relax_downsets(
@@ -273,7 +292,7 @@ def least_latencies(graph: UnitGraph) -> list[float]:
     return latencies
 
 
-def _speeds(graph: UnitGraph) -> FloatArray:
+def speeds(graph: UnitGraph) -> FloatArray:
     """Return the most least latency that an accelerator, and a CPU, does in a unit of time."""
     pairs = zip(graph.units, least_latencies(graph), strict=True)
     busy = [(least / u.accelerator_latency, least / u.cpu_latency) for u, least in pairs if least]
@@ -286,7 +305,7 @@ def share_bound(graph: UnitGraph) -> float:
     A CPU gets less of the work than an accelerator, by the ratio of their latencies.
     """
     cheapest = least_latencies(graph)
-    capacity = float(_speeds(graph) @ (graph.accelerators, graph.cpus))
+    capacity = float(speeds(graph) @ (graph.accelerators, graph.cpus))
     return max(sum(cheapest) / capacity if capacity > 0.0 else 0.0, *cheapest)
 
 

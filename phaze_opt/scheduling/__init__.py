@@ -16,7 +16,8 @@ The way of a problem through the room:
 - `reduction`: contract operators without duration, split into parts, drop modes and resources.
 - `instance`: one part of a problem in integer time units, and a plan of it.
 - `bounds`: lower bounds on the makespan.
-- `set_bound`: a stronger one, for what searches leave open; `price_kernel` is its compiled loop.
+- `set_bound`: a stronger one, for what searches leave open, whose prices lead further passes of the
+  search; `price_kernel` is its compiled loop.
 - `least_makespan`: lower bounds of a pass on many chips at once; `least_kernel` is its compiled
   loop.
 - `list_scheduler`: priority list schedules.

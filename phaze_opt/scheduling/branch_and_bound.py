@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from phaze_opt.arrays import IntArray
+from phaze_opt.arrays import FloatArray, IntArray
 from phaze_opt.compiled import inlined, lazily_compiled, load
 from phaze_opt.scheduling.bounds import Bounds, mixed_bound
 from phaze_opt.scheduling.instance import (
@@ -38,6 +38,12 @@ _FIRST_WIDTH, _SECOND_WIDTH, _GROWTH, _LAST_WIDTH = 16, 2**10, 8, 2**15
 """Widths of the passes: the first pass finds a good plan, the second is exact for most layers, and
 each later one is ``_GROWTH`` times as wide as the one before. The last width limits the memory to
 100 MB."""
+
+_EFFORT_PER_STATE = 3
+"""Effort for a state that a wide pass keeps, with its comparisons."""
+
+_UNLIMITED = 1 << 62
+"""Effort of a pass whose width is chosen to suit it."""
 
 _NARROW_PASSES = 2
 """Passes without the mixed bound: in the second, it leaves out no more than it costs."""
@@ -71,20 +77,63 @@ def improve_wide(
     best, lower = incumbent, bounds.makespan
     if not width or lower >= proving_bound(best.makespan):
         return best, lower
-    (operators, demand, capacity, rate, _), at_once = search_arrays(*instance.arrays, bounds.tail)
     bound, mixed_rate = mixed_bound(instance)
     lower = max(lower, bound)
-    rate = np.concatenate([rate, mixed_rate.reshape(1, -1)])
-    arrays = operators, demand, capacity, rate, least_costs(operators, rate)
+    arrays, at_once = _with_prices(instance, bounds, mixed_rate)
     while width and lower < proving_bound(best.makespan):
-        upper = proving_bound(best.makespan)
-        makespan, dropped, expanded, plan = run_pass(arrays, at_once, width, upper, effort)
-        if makespan < upper:
-            best = Plan.of(plan, makespan)
-        lower = max(lower, min(makespan, dropped))
+        best, lower, expanded = _wide_pass(arrays, at_once, width, effort, best, lower)
         effort -= expanded
         width = next_width(width, effort, instance.size)
     return best, lower
+
+
+def improve_with_prices(
+    instance: Instance, bounds: Bounds, prices: FloatArray, incumbent: Plan, effort: int
+) -> tuple[Plan, int]:
+    """Search for a shorter plan with the prices of `set_bound`: two passes that keep their width.
+
+    The bounds of states are then much closer to what is reached from them, so that far better ones
+    are kept: on wide graphs the plans are up to a tenth shorter than those of `improve_wide`.
+
+    Parameters
+    ----------
+    instance, bounds, incumbent, effort
+        See `improve_wide`.
+    prices : (operators, 2)
+        No set of operators that may run at one time costs more than 1.
+
+    Returns
+    -------
+    See `improve_wide`.
+    """
+    best, lower = incumbent, bounds.makespan
+    arrays, at_once = _with_prices(instance, bounds, prices)
+    width = min(effort // (_EFFORT_PER_STATE * instance.size), _LAST_WIDTH)
+    for narrower in (_GROWTH, 1):
+        if lower < proving_bound(best.makespan):
+            last = max(_FIRST_WIDTH, width // narrower)
+            best, lower, _ = _wide_pass(arrays, at_once, last, _UNLIMITED, best, lower)
+    return best, lower
+
+
+def _with_prices(
+    instance: Instance, bounds: Bounds, prices: FloatArray
+) -> tuple[SearchArrays, int]:
+    """Return what `run_pass` takes, with a further bound: prices (operators, 2) of all modes."""
+    (operators, demand, capacity, rate, _), at_once = search_arrays(*instance.arrays, bounds.tail)
+    rate = np.concatenate([rate, prices.reshape(1, -1)])
+    return (operators, demand, capacity, rate, least_costs(operators, rate)), at_once
+
+
+def _wide_pass(
+    arrays: SearchArrays, at_once: int, width: int, effort: int, best: Plan, lower: int
+) -> tuple[Plan, int, int]:
+    """Return the best plan and the lower bound known after a pass, and the states it expanded."""
+    upper = proving_bound(best.makespan)
+    makespan, dropped, expanded, plan = run_pass(arrays, at_once, width, upper, effort)
+    if makespan < upper:
+        best = Plan.of(plan, makespan)
+    return best, max(lower, min(makespan, dropped)), expanded
 
 
 def next_width(width: int, effort: int, size: int) -> int:

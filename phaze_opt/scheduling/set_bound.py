@@ -21,7 +21,7 @@ from phaze_opt.scheduling.bounds import mixed_bound, runs_alone
 from phaze_opt.scheduling.instance import WORD, Instance, in_set
 from phaze_opt.scheduling.price_kernel import heaviest_set
 
-STEPS_PER_EFFORT = 10
+STEPS_PER_EFFORT = 9
 """Steps of the searches for sets per state of the exact search, about twice its time."""
 
 _INWARD = 0.6
@@ -40,8 +40,8 @@ _ROUND_STEPS = 5_000
 """Steps that stand for the linear program of one round."""
 
 
-def set_bound(instance: Instance, effort: int) -> int:
-    """Bound the makespan from below, in time units.
+def set_bound(instance: Instance, effort: int) -> tuple[int, FloatArray]:
+    """Bound the makespan from below.
 
     Parameters
     ----------
@@ -49,6 +49,10 @@ def set_bound(instance: Instance, effort: int) -> int:
         The operators to schedule.
     effort
         In states of the exact search; at most it takes about twice as long as they do.
+
+    Returns
+    -------
+    The bound in time units, and the prices: (operators, 2).
     """
     known, rate = mixed_bound(instance)
     alone = runs_alone(instance.allowed, instance.demand, instance.capacity)
@@ -70,7 +74,7 @@ def set_bound(instance: Instance, effort: int) -> int:
         # Where all sets found are known, only the linear program's own prices lead to others.
         inward = _INWARD if added else 0.0
     # One unit covers the rounding of the floating-point sums.
-    return max(known, int(best * prices.total) - 1)
+    return max(known, int(best * prices.total) - 1), np.where(alone, 1.0, rate)
 
 
 class _Prices:

@@ -14,7 +14,11 @@ from phaze_opt.choices import SolveMethod
 from phaze_opt.compiled import load
 from phaze_opt.errors import unknown_name
 from phaze_opt.on_demand import deferred
-from phaze_opt.scheduling.branch_and_bound import improve_wide, load_search
+from phaze_opt.scheduling.branch_and_bound import (
+    improve_wide,
+    improve_with_prices,
+    load_search,
+)
 from phaze_opt.scheduling.cached_reads import schedule_with_cache
 from phaze_opt.scheduling.canonical import (
     NO_CORE,
@@ -41,7 +45,7 @@ from phaze_opt.scheduling.schedule_problem import (
 SOLVER_VERSION = 5
 """Part of every key in a cache. Raise it when the solver gives another schedule for a problem."""
 
-CP_SAT_VERSION = 3
+CP_SAT_VERSION = 4
 """Part of the keys of schedules that CP-SAT may have found, for what changes only those."""
 
 DEFAULT_EFFORT = 2_000_000
@@ -136,11 +140,11 @@ def solve_schedule(
         in the order of the problem, and what it then serves.
     method
         Exact search for what bounds and list schedules leave open: the branch and bound, CP-SAT, or
-        after the branch and bound, where that leaves a gap, a local search, the bound by sets and
-        CP-SAT (``"auto"``, which is never worse than either). With residency,
-        ``"branch-and-bound"`` means the fast method alone, and the others CP-SAT after it where it
-        leaves a gap. What CP-SAT proves optimal counts as such
-        only if a second model, built in another way, confirms it.
+        after the branch and bound, where that leaves a gap, the bound by sets, passes of the search
+        with its prices, a local search and CP-SAT (``"auto"``, which is never worse than either).
+        With residency, ``"branch-and-bound"`` means the fast method alone, and the others CP-SAT
+        after it where it leaves a gap. What CP-SAT proves optimal counts as such only if a second
+        model, built in another way, confirms it.
     effort
         About how many partial schedules the exact search may expand in each part of the problem;
         a million take about a second. Each of CP-SAT's models may spend about as long.
@@ -336,8 +340,12 @@ def _solve_instance(
 
         load(improve_moves, heaviest_set)
         draft.loading_s += time.perf_counter() - began
-        best = improve_by_moves(instance, best, effort)
-        bound = min(max(bound, set_bound(instance, effort)), best.makespan)
+        by_sets, prices = set_bound(instance, effort)
+        bound = min(max(bound, by_sets), best.makespan)
+        known = replace(bounds, makespan=bound)
+        best, bound = improve_with_prices(instance, known, prices, best, effort)
+        if bound < proving_bound(best.makespan):
+            best = improve_by_moves(instance, best, effort)
     if method != "branch-and-bound" and bound < proving_bound(best.makespan):
         began = time.perf_counter()
         from phaze_opt.scheduling.cp_sat_modes import improve_with_cp_sat

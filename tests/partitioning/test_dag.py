@@ -138,12 +138,12 @@ def test_loads_follow_the_definition(problem: DnnProblem) -> None:
 
 
 @settings(max_examples=50, deadline=None)
-@given(graphs())
-def test_one_order_is_never_better(problem: DnnProblem) -> None:
-    """One topological order and merged units give no better split than all downsets."""
+@given(graphs(), st.sampled_from([0, 50, 500, 10**6]))
+def test_one_order_is_never_better(problem: DnnProblem, steps: int) -> None:
+    """One topological order, merged units and paths give no better split than all downsets."""
     graph = build_unit_graph(problem)
     try:
-        linear = split_contiguous(graph, most_downsets=1)
+        linear = split_contiguous(graph, most_downsets=1, steps=steps)
     except InfeasibleError:
         return
     assert linear.value >= split_contiguous(graph).value * (1 - 1e-12)
@@ -157,7 +157,7 @@ def test_too_many_downsets_fall_back_to_one_order() -> None:
     """A graph with too many downsets gets an answer with the status feasible."""
     row = EXPECTED[-1]
     problem = read_dnn_partitioning((DATA / row["file"]).read_bytes(), row["file"])
-    split = split_contiguous(build_unit_graph(problem), most_downsets=100)
+    split = split_contiguous(build_unit_graph(problem), most_downsets=100, steps=0)
     assert split.status == "feasible"
     assert split.gap > 0
     assert split.value >= float(row["optimal_max_load"]) * (1 - 1e-9)
@@ -185,7 +185,7 @@ def test_a_few_more_downsets_are_searched_where_the_gap_is_large() -> None:
     totals: list[int] = []
     best = split_contiguous(graph, progress=lambda _, total: totals.append(total))
     count = totals[-1]
-    near = split_contiguous(graph, most_downsets=count * 3 // 4)
-    far = split_contiguous(graph, most_downsets=count // 2)
+    near = split_contiguous(graph, most_downsets=count * 3 // 4, steps=0)
+    far = split_contiguous(graph, most_downsets=count // 2, steps=0)
     assert (near.value, near.status, far.status) == (best.value, "optimal", "feasible")
     assert far.bound < 0.97 * far.value
