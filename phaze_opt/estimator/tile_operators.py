@@ -5,8 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
+
+from phaze_opt.arrays import FloatArray
 from phaze_opt.estimator.cut_operators import cut_graph, is_cut_read, is_cut_write
 from phaze_opt.estimator.working_sets import Access, access_of, kept_tensors
+from phaze_opt.on_demand import cached_property
 from phaze_opt.workload.graph import Operator, OperatorGraph, Tensor, TensorRead
 
 
@@ -25,6 +29,17 @@ class TileOperators:
 
     graph: OperatorGraph
     accesses: tuple[tuple[Access, ...], ...]
+
+    @cached_property
+    def access_bytes(self) -> FloatArray:
+        """`Access.bytes`, operator by operator: (accesses,)."""
+        return np.array([each.bytes for own in self.accesses for each in own], dtype=np.float64)
+
+    @cached_property
+    def access_operand_bytes(self) -> FloatArray:
+        """`Access.operand_bytes`, operator by operator: (accesses, 2)."""
+        each = [each.operand_bytes for own in self.accesses for each in own]
+        return np.array(each, dtype=np.float64).reshape(-1, 2)
 
 
 def tile_operators(graph: OperatorGraph, rows: Sequence[tuple[int, int]]) -> TileOperators:

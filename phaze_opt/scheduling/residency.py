@@ -34,6 +34,7 @@ from phaze_opt.scheduling.schedule_problem import TiledGroup
 
 if TYPE_CHECKING:
     from phaze_opt.scheduling.residency_frames import Frame
+    from phaze_opt.scheduling.residency_kernel import Chip, Onces
     from phaze_opt.scheduling.tiles import Tiling
 
 LARGEST_BYTES = 2**50
@@ -148,6 +149,12 @@ class TensorGraph:
         return 1.0 - np.array(writes, dtype=np.float64)
 
     @cached_property
+    def nothing_once(self) -> Onces:
+        """That no operator has a level in which it reads nothing twice and works in no room."""
+        none = np.zeros(self.operators)
+        return none.astype(np.bool_), none, np.zeros(len(self.accesses))
+
+    @cached_property
     def orders(self) -> tuple[IntArray, ...]:
         """Orders that the fast method tries; see `residency_orders`."""
         from phaze_opt.scheduling.residency_orders import candidate_orders
@@ -208,6 +215,18 @@ class Residency:
     def effective_saved_bytes(self) -> FloatArray:
         """``saved_bytes`` without the writes of tensors that outlive the pass."""
         return self.saved_bytes * self.graph.must_write[:, np.newaxis]
+
+    @property
+    def numbers(self) -> Chip:
+        """The numbers of the problem for compiled loops."""
+        return (
+            self.working_bytes,
+            self.hbm_bytes,
+            self.other_s,
+            self.overhead_s,
+            self.effective_saved_bytes,
+            self.graph.tensor_bytes,
+        )
 
     @property
     def levels(self) -> int:

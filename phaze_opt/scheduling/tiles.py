@@ -78,6 +78,11 @@ class TileGraph:
         return tuple(TileRow(i, tiles) for i, counts in enumerate(self.counts) for tiles in counts)
 
     @cached_property
+    def row_columns(self) -> IntArray:
+        """Operators and tiles of `rows`: (2, tile operators)."""
+        return np.array(self.rows, dtype=np.int64).reshape(-1, 2).T.copy()
+
+    @cached_property
     def row_of(self) -> dict[tuple[int, int], int]:
         """Place of every tile operator among `rows`."""
         return {row: place for place, row in enumerate(self.rows)}
