@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from phaze_opt.arrays import FloatArray, IntArray
+from phaze_opt.arrays import BoolArray, FloatArray, IntArray
 from phaze_opt.errors import InputError
 from phaze_opt.on_demand import cached_property
 from phaze_opt.scheduling.schedule_problem import TiledGroup
@@ -327,6 +327,27 @@ def spans_s(graph: TensorGraph, evaluated: EvaluatedPlan) -> list[tuple[int, flo
         for i, tensor in enumerate(graph.tensors)
         if evaluated.plan.resident[i]
     ]
+
+
+def spread_savings(
+    saved_bytes: FloatArray, stated: BoolArray, operator: IntArray, hbm_bytes: FloatArray
+) -> None:
+    """Lower what accesses save for which nothing is stated to what their operators move.
+
+    Parameters
+    ----------
+    saved_bytes : (accesses, levels)
+        Lowered in place.
+    stated, operator : (accesses,)
+        Whether what an access saves is stated, and its operator.
+    hbm_bytes : (operators, levels)
+        What the operators move.
+    """
+    taken, wanted = np.zeros_like(hbm_bytes), np.zeros_like(hbm_bytes)
+    np.add.at(taken, operator[stated], saved_bytes[stated])
+    np.add.at(wanted, operator[~stated], saved_bytes[~stated])
+    share = np.clip((hbm_bytes - taken) / np.where(wanted > 0.0, wanted, 1.0), 0.0, 1.0)
+    saved_bytes[~stated] *= share[operator[~stated]]
 
 
 def check_residency(residency: Residency, ids: Sequence[str]) -> None:

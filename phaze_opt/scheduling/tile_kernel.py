@@ -162,7 +162,11 @@ def search_lattice(
                     if mask >> (other - begin) & 1 and bit_clashes[other] & mask:
                         clashes = True
             past = first_state[before] + (mask & past_bits)
-            if not clashes and used[mask] <= glb_bytes and best_s[past] + fastest_s[arc] <= latest_s:
+            if (
+                not clashes
+                and used[mask] <= glb_bytes
+                and best_s[past] + fastest_s[arc] <= latest_s
+            ):
                 end_s, flowed = best_s[past], best_bytes[past]
                 for at in range(own, last):
                     _, seconds, flow = best_level(

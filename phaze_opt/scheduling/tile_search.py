@@ -14,7 +14,7 @@ from phaze_opt.scheduling.residency_kernel import least_seconds
 from phaze_opt.scheduling.schedule_problem import TiledGroup
 from phaze_opt.scheduling.tile_kernel import RowPrices, run_path, search_lattice
 from phaze_opt.scheduling.tile_lattice import TileLattice
-from phaze_opt.scheduling.tiles import LeastMoves, Tiling
+from phaze_opt.scheduling.tiles import LeastMoves, TileGraph, TilePrices, Tiling
 
 Numbers = TypeVar("Numbers", FloatArray, IntArray)
 
@@ -38,6 +38,25 @@ def least_tiled_s(residency: Residency, moves: LeastMoves) -> FloatArray:
         least_s,
     )
     return least_s
+
+
+def least_of_prices(residency: Residency, graph: TileGraph, prices: TilePrices) -> FloatArray:
+    """Give a least time of every operator, as if all its tensors were in the buffer: (operators,).
+
+    Weaker than `least_tiled_s`, but from nothing than the numbers of a problem.
+    """
+    rate = residency.hbm_bytes_per_s
+
+    def least_s(of: Residency | TilePrices, row: IntArray) -> FloatArray:
+        saved = np.zeros_like(of.hbm_bytes)
+        np.add.at(saved, row, of.saved_bytes)
+        flow_s = np.maximum(of.hbm_bytes - saved, 0.0) / rate
+        return np.asarray(np.maximum(of.other_s, flow_s).min(axis=1))
+
+    least = least_s(residency, residency.graph.access_operator)
+    operators, _ = graph.row_columns
+    np.minimum.at(least, operators, least_s(prices, graph.access_row))
+    return least + residency.overhead_s
 
 
 def search_tiles(

@@ -92,6 +92,20 @@ def test_the_fast_method_is_near_the_optimum(made: Residency) -> None:
         assert float(made.tiling.least_s.sum()) <= best.makespan_s * (1.0 + 1e-9)
 
 
+@settings(max_examples=100, deadline=None)
+@given(made=tiled_problems(), worse=st.sampled_from([1e-13, 1e-9, 0.01, 0.3]), whole=st.booleans())
+def test_what_cannot_pay_is_left_out(made: Residency, worse: float, whole: bool) -> None:
+    """With a plan known, the same plan is found to the bit as with none, and nothing beyond it."""
+    assert made.tiling is not None
+    lattice = made.tiling.graph.whole_lattice if whole else made.tiling.graph.fast_lattice
+    assert lattice is not None
+    every = search_tiles(made, made.tiling, lattice, NOTHING)
+    if every is not None:
+        known = every.makespan_s * (1.0 + worse), math.inf
+        assert search_tiles(made, made.tiling, lattice, known) == every
+        assert search_tiles(made, made.tiling, lattice, every.rank) is None
+
+
 def test_only_what_is_better_is_found() -> None:
     """A plan as good as the one known is none."""
     made = random_tiled(random.Random(1))
