@@ -1,7 +1,7 @@
 """Timelines of schedules for Perfetto and Chrome: a process per schedule, a lane per core.
 
 Below the cores, the tensors that stay in the global buffer or that a cache holds take as many lanes
-as there are at once. Operators that take turns tile by tile are one bar, with their number of tiles.
+as there are at once. Operators that take turns tile by tile are one bar, with the number of tiles.
 
 The format is the Trace Event Format: complete events ("X") with times in microseconds.
 """

@@ -26,11 +26,11 @@ A tensor may state ``saved_bytes``: for its producer, if it has one, and for eve
 the HBM bytes that the operator saves at each of its levels if the tensor is resident. By default an
 operator saves the tensor's size, or as much of it as its ``hbm_bytes`` allow.
 
-A problem in which operators may run tile by tile also has ``through``: the edges of which the second
-operator can begin with a tile as soon as the first one has made it. An operator that may be cut has
-``tiles``, one entry for every ``count`` of tiles, with ``levels`` as above (bytes and seconds of all
-its tiles together) and, if it is to be stated, ``saved_bytes``: a list for every tensor that the
-operator makes or reads, in the order of the file, and then for every held input of it. ``held``
+A problem in which operators may run tile by tile also has ``through``: the edges of which the
+second operator can begin with a tile as soon as the first one has made it. An operator that may be
+cut has ``tiles``, one entry for every ``count`` of tiles, with ``levels`` as above (bytes and times
+of all its tiles together) and, if it is to be stated, ``saved_bytes``: a list for every tensor that
+the operator makes or reads, in the order of the file, and then for every held input of it. ``held``
 lists inputs that one operator alone reads, and reads again for every tile::
 
     "through": [["a", "b"]], "held": [{"operator": "b", "bytes": 1000000}]

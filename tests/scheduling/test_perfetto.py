@@ -77,7 +77,7 @@ def test_what_stays_has_lanes_of_its_own() -> None:
 
 
 def test_operators_that_take_turns_are_one_bar() -> None:
-    """With their tiles and the bytes of HBM; what they pass stays as two tiles, and no lane twice."""
+    """With their number of tiles and HBM bytes; what they pass stays as two tiles."""
     shown = 0
     for seed in range(60):
         problem = as_problem(random_tiled(random.Random(seed), 4, 3))
