@@ -28,6 +28,7 @@ from phaze_opt.estimator.working_sets import kept_tensors, saved_by_accesses, wo
 from phaze_opt.hardware.accelerator import Accelerator
 from phaze_opt.on_demand import cached_property
 from phaze_opt.passes.residency import tensor_graph, with_hbm_bytes
+from phaze_opt.precision import SUM_BYTES
 from phaze_opt.scheduling.residency import Residency
 from phaze_opt.scheduling.schedule_problem import HeldInput, TiledGroup
 from phaze_opt.scheduling.tile_search import least_tiled_s
@@ -40,11 +41,16 @@ def tile_graph(graph: OperatorGraph) -> TileGraph:
     """Return what of a graph may run tile by tile, as the scheduler takes it."""
     cut = cut_graph(graph)
     held = tuple(
-        HeldInput(operator, tensor.elements * tensor.element_bytes)
+        HeldInput(
+            operator,
+            tensor.elements * (SUM_BYTES if operator in cut.sums and tensor.writers else own),
+            tensor.elements * own,
+        )
         for operator, number in cut.held
         for tensor in (graph.tensors[number],)
+        for own in (tensor.element_bytes,)
     )
-    return TileGraph(tensor_graph(graph), cut.counts, cut.through, held)
+    return TileGraph(tensor_graph(graph), cut.counts, cut.through, held, cut.sums)
 
 
 @dataclass(frozen=True, eq=False)

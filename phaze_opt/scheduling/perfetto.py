@@ -127,7 +127,7 @@ def _stays(
             made_by = problem.operators[problem.tensors[i].producer or 0].id
             yield f"tiles of {made_by}", residency.tiling.graph.tile_bytes(i, group.tiles), span_s
         for held in group.held:
-            yield f"input of {problem.operators[held.operator].id}", held.bytes, span_s
+            yield f"held for {problem.operators[held.operator].id}", held.bytes, span_s
 
 
 def _stay_events(

@@ -31,7 +31,8 @@ second operator can begin with a tile as soon as the first one has made it. An o
 cut has ``tiles``, one entry for every ``count`` of tiles, with ``levels`` as above (bytes and times
 of all its tiles together) and, if it is to be stated, ``saved_bytes``: a list for every tensor that
 the operator makes or reads, in the order of the file, and then for every held input of it. ``held``
-lists inputs that one operator alone reads, and reads again for every tile::
+lists inputs that one operator alone reads, and reads again for every tile, and sums to which every
+tile adds; ``moved_bytes`` of them are moved once where they are held, by default all::
 
     "through": [["a", "b"]], "held": [{"operator": "b", "bytes": 1000000}]
 """

@@ -27,10 +27,11 @@ class TileRow:
 
 @dataclass(frozen=True)
 class HeldRow:
-    """An input in a file that one operator alone reads, again for every tile."""
+    """What one operator alone moves again for every tile in a file."""
 
     operator: str
     bytes: int
+    moved_bytes: int | None = None
 
 
 class TensorRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

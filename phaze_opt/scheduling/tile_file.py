@@ -34,13 +34,17 @@ def read_tiling(row: ProblemRow, residency: Residency) -> Tiling | None:
     for before, after in sorted(through - set(residency.graph.edges)):
         pair = [row.operators[before].id, row.operators[after].id]
         raise InputError(f"through has {pair}, but there is no edge between them.")
+    held = []
     for one in row.held:
+        moved = one.bytes if one.moved_bytes is None else one.moved_bytes
         check_size("bytes of a held input", one.bytes, MOST_TENSOR_BYTES, 0)
+        check_size("moved_bytes of a held input", moved, one.bytes, 0)
+        held.append(HeldInput(place[one.operator], one.bytes, moved))
     graph = TileGraph(
         residency.graph,
         tuple([_counts(operator.id, operator.tiles) for operator in row.operators]),
         through,
-        tuple([HeldInput(place[one.operator], one.bytes) for one in row.held]),
+        tuple(held),
     )
     prices = _prices(row, graph)
     return Tiling(graph, least_of_prices(residency, graph, prices), lambda: prices)
@@ -129,7 +133,10 @@ def tile_rows(
         tiles[row.operator].append({"count": row.tiles, "levels": levels, "saved_bytes": saved})
     return tiles, {
         "through": [[ids[before], ids[after]] for before, after in sorted(graph.through)],
-        "held": [{"operator": ids[one.operator], "bytes": one.bytes} for one in graph.held],
+        "held": [
+            {"operator": ids[one.operator], "bytes": one.bytes, "moved_bytes": one.moved_bytes}
+            for one in graph.held
+        ],
     }
 
 

@@ -5,16 +5,19 @@ from __future__ import annotations
 import math
 import random
 from dataclasses import replace
+from unittest.mock import patch
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from phaze_opt.scheduling import tile_lattice
 from phaze_opt.scheduling.residency import Residency
 from phaze_opt.scheduling.residency_search import search_frames
 from phaze_opt.scheduling.schedule_problem import Schedule
 from phaze_opt.scheduling.solve_schedule import solve_schedule
+from phaze_opt.scheduling.tile_lattice import lattice_of_orders
 from phaze_opt.scheduling.tile_search import search_tiles
 from tests.scheduling.exhaustive_tiles import replayed_s, shortest_tiled_s
 from tests.scheduling.residency_problems import as_problem
@@ -104,6 +107,24 @@ def test_what_cannot_pay_is_left_out(made: Residency, worse: float, whole: bool)
         known = every.makespan_s * (1.0 + worse), math.inf
         assert search_tiles(made, made.tiling, lattice, known) == every
         assert search_tiles(made, made.tiling, lattice, every.rank) is None
+
+
+@pytest.mark.parametrize("most", [32, 64])
+def test_sums_leave_no_other_group_out(most: int) -> None:
+    """Where groups are too many, those with sums go first, so that no plan without them is lost."""
+    fewer = 0
+    for seed in range(100, 180):
+        rng = random.Random(seed)
+        made, sums = random_tiled(rng), frozenset(i for i in range(7) if rng.random() < 0.4)
+        assert made.tiling is not None
+        tiles = made.tiling.graph
+        counts = tuple(() if i in sums else own for i, own in enumerate(tiles.counts))
+        with patch.object(tile_lattice, "MOST_MASKS", most):
+            every = lattice_of_orders(replace(tiles, sums=sums))
+            without = lattice_of_orders(replace(tiles, counts=counts))
+        assert set(without.arcs) <= set(every.arcs)
+        fewer += len(every.arcs) < len(lattice_of_orders(tiles).arcs)
+    assert fewer > 10
 
 
 def test_only_what_is_better_is_found() -> None:

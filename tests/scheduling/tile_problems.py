@@ -23,7 +23,9 @@ def random_tiled(rng: random.Random, operators: int = 7, tensors: int = 4) -> Re
     likely = rng.choice([0.5, 1.0, 1.0])
     through = frozenset(edge for edge in graph.edges if rng.random() < likely)
     can = [i for i in range(graph.operators) if counts[i]]
-    held = tuple(HeldInput(rng.choice(can), rng.choice([1, 3, 8])) for _ in can[:2])
+    # Of what is held some moves less than it needs room, as a sum in fp32 of a gradient in bf16.
+    sizes = [(rng.choice(can), rng.choice([1, 3, 8])) for _ in can[:2]]
+    held = tuple(HeldInput(one, size, size - size // 2) for one, size in sizes)
     tiles = TileGraph(graph, counts, through, held)
     levels = rng.randint(1, 2)
     saved = np.zeros((len(tiles.accesses), levels))
