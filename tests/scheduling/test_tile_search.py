@@ -68,6 +68,22 @@ def test_a_schedule_is_never_slower_and_keeps_the_rules(made: Residency, prove: 
         assert replayed_s(made, made.tiling, schedule) == pytest.approx(schedule.makespan_s)
 
 
+def test_a_bound_counts_tiles_that_nobody_searched() -> None:
+    """Whole operators that never fit leave no plan but tiles, of which none is searched here."""
+    shorter = 0
+    for seed in range(60):
+        made = random_tiled(random.Random(seed), 4, 3)
+        assert made.tiling is not None
+        made = replace(made, working_bytes=made.working_bytes + made.glb_bytes + 1)
+        with patch.object(tile_lattice, "MOST_MASKS", 1):
+            schedule = solved(made, prove=False)
+        assert schedule.residency is None and made.tiling is not None
+        shortest_s = shortest_tiled_s(made, made.tiling)
+        assert schedule.bound_s <= shortest_s * (1.0 + 1e-9)
+        shorter += shortest_s < schedule.makespan_s
+    assert shorter > 1
+
+
 @settings(max_examples=100, deadline=None)
 @given(made=tiled_problems(), more=st.integers(0, 20))
 def test_more_buffer_is_never_slower(made: Residency, more: int) -> None:
