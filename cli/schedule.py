@@ -62,7 +62,10 @@ def schedule(
     Example: phaze-opt schedule layer.json --trace layer.trace.json
 
     A problem with "tensors" says what can stay in the global buffer; its line also has "method",
-    "hbm_bytes" and "resident". Example of such a FILE:
+    "hbm_bytes" and "resident". One with "through" says which operators may run tile by tile; its
+    line also has "groups", each with its "operators" in turns, their number of "tiles", what is
+    "passed" by tiles and "held", "start_s", "end_s" and "hbm_saved_bytes" ('phaze-opt workload show
+    MODEL --schedule-problem OUT --residency tiles' writes such problems). Example of a FILE:
 
     {"name": "two", "num_tc": 4, "num_vc": 4, "glb_bytes": 8000000, "hbm_bytes_per_s": 1e12,
     "operators": [{"id": "a", "core": "TC", "latency_s": 4e-5, "intra_op_latency_s": 1e-5,

@@ -20,16 +20,19 @@ from .output import (
     JsonOption,
     LoraOption,
     LoraTargetsOption,
+    ResidencyOption,
     check_outputs,
     print_json,
     print_rows,
     print_table,
     read_assignments,
+    residency_choice,
     say,
     trained_options,
 )
 
 if TYPE_CHECKING:
+    from phaze_opt.choices import ResidencyChoice
     from phaze_opt.passes.estimates import Chip
     from phaze_opt.workload.graph import Workload
 
@@ -121,6 +124,7 @@ def show(
     accelerator: ChipOption = None,
     changes: ChangesOption = None,
     cluster: ClusterOption = "tpuv4-ici-flat",
+    residency: ResidencyOption = "whole",
     force: ForceOption = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -144,6 +148,9 @@ def show(
 
     Example: phaze-opt workload show bert-large --schedule-problem p.jsonl && phaze-opt schedule
     p.jsonl
+
+    The problems say what may stay in the global buffer; with --residency tiles also which operators
+    may run tile by tile.
     """
     from phaze_opt.codec import to_builtins
     from phaze_opt.workload.summary import summarise
@@ -163,7 +170,7 @@ def show(
         _draw(workload, layer, backward, graph, accelerator, place)
     if schedule_problem is not None:
         place = place or _place(workload, "tpuv4-lanes", changes, cluster)
-        _write_problems(workload, place, schedule_problem)
+        _write_problems(workload, place, schedule_problem, residency_choice(residency))
     summary = summarise(workload)
     if as_json:
         print_json(to_builtins(summary))
@@ -185,7 +192,9 @@ def _place(workload: Workload, accelerator: str, changes: list[str] | None, clus
     return Chip(chip, load_cluster(cluster, variant.tensor_parallel), default_fusion(chip))
 
 
-def _write_problems(workload: Workload, place: Chip, path: Path) -> None:
+def _write_problems(
+    workload: Workload, place: Chip, path: Path, residency: ResidencyChoice
+) -> None:
     """Write the passes of all layers as problems of the scheduler, a line each."""
     from phaze_opt.passes.estimates import schedule_problems
     from phaze_opt.scheduling.problem_file import to_row
@@ -193,7 +202,8 @@ def _write_problems(workload: Workload, place: Chip, path: Path) -> None:
     from phaze_opt.user_files import write_file
 
     (variant,) = workload.variants
-    problems = schedule_problems(variant, place, Training(variant.microbatch, variant.microbatch))
+    training = Training(variant.microbatch, variant.microbatch, residency=residency)
+    problems = schedule_problems(variant, place, training)
     lines = [json.dumps(to_row(problem), ensure_ascii=False) for problem in problems]
     write_file(path, "\n".join(lines) + "\n")
     say(f"{path} holds {counted(len(lines), 'problem')}; 'phaze-opt schedule {path}' solves them.")

@@ -3,8 +3,9 @@
 An operator is cut along the outermost dimension of its result, so that tile after tile is a piece
 of memory after another: a product with one weight along its rows (tokens), a batched product along
 its batch (heads, samples, experts) and in a forward also along the rows of its matrices (queries),
-vector work along its rows. What sums over tokens is not cut (products for weight gradients, sums),
-and neither are collectives, fused attention, and gathers and scatters, whose rows come from
+vector work along its rows. A product for the gradient of a weight is cut along the tokens that it
+sums over: every tile adds to all of the result, in fp32. Other sums over tokens are not cut, and
+neither are collectives, fused attention, and gathers and scatters, whose rows come from
 anywhere. What each tile adds to (the gradient of a norm's weight) is read and written for every
 tile.
 
@@ -16,6 +17,7 @@ that needs them: a weight by all of them, the keys of a head by all tiles of its
 
 Operators that are joined in this way are cut into equally many tiles: as many as the matrices of
 their batches, a fourth of that, four times as many, and so on; without a batch into a few numbers.
+A product for the gradient of a weight is cut as what hands it something, and changes nothing of it.
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from phaze_opt.estimator.working_sets import LEAST_STAGED_BYTES, KeptTensor
+from phaze_opt.precision import SUM_BYTES
 from phaze_opt.workload.graph import (
     ELEMENTWISE_KINDS,
     REARRANGING_KINDS,
@@ -69,11 +72,14 @@ class Cut:
         divides them.
     rows_each
         Rows of a matrix, which can be cut too; 1 if they cannot.
+    is_sum
+        Whether the rows are those of the operands, over which the product sums.
     """
 
     rows: int
     batch: int
     rows_each: int
+    is_sum: bool = False
 
     def accepts(self, tiles: int) -> bool:
         """Whether it can be cut into so many tiles."""
@@ -97,12 +103,15 @@ class CutGraph:
         Pairs (writer, reader) of which the writer hands all to the reader by tiles.
     held
         ``(operator, tensor)``: inputs of the graph that one operator alone reads, again for every
-        tile, and that are not small.
+        tile, and that are not small; and results of ``sums``.
+    sums
+        Products of which every tile adds to all of the result.
     """
 
     counts: tuple[tuple[int, ...], ...]
     through: frozenset[tuple[int, int]]
     held: tuple[tuple[int, int], ...]
+    sums: frozenset[int]
 
 
 @lru_cache(maxsize=512)
@@ -113,10 +122,7 @@ def cut_graph(graph: OperatorGraph) -> CutGraph:
     while useless := _useless(graph, cuts, through):
         cuts = [None if index in useless else cut for index, cut in enumerate(cuts)]
         through = _through(graph, cuts)
-    counts: list[tuple[int, ...]] = [()] * len(cuts)
-    for joined in _components(through):
-        for index in joined:
-            counts[index] = _tile_counts(graph, cuts, joined)
+    counts = _counts(graph, cuts, through)
     held = tuple(
         (tensor.readers[0].operator, number)
         for number, tensor in enumerate(graph.tensors)
@@ -126,7 +132,42 @@ def cut_graph(graph: OperatorGraph) -> CutGraph:
         and not is_cut_read(graph.operators[tensor.readers[0].operator], tensor, tensor.readers[0])
         and tensor.elements * tensor.element_bytes >= LEAST_STAGED_BYTES
     )
-    return CutGraph(tuple(counts), through, held)
+    sums = _sums(cuts)
+    held += tuple(
+        (writer, number)
+        for number, tensor in enumerate(graph.tensors)
+        for writer, _ in tensor.writers
+        if writer in sums
+    )
+    return CutGraph(tuple(counts), through, held, sums)
+
+
+def _sums(cuts: Sequence[Cut | None]) -> frozenset[int]:
+    """Return the products of which every tile adds to all of the result."""
+    return frozenset(i for i, cut in enumerate(cuts) if cut is not None and cut.is_sum)
+
+
+def _counts(
+    graph: OperatorGraph, cuts: Sequence[Cut | None], through: frozenset[tuple[int, int]]
+) -> list[tuple[int, ...]]:
+    """Return into how many tiles every operator may be cut.
+
+    Sums take the numbers of those that hand them something, and change none.
+    """
+    counts: list[tuple[int, ...]] = [()] * len(cuts)
+    sums = _sums(cuts)
+    groups = _components(frozenset(pair for pair in through if pair[1] not in sums))
+    known = set().union(*groups)
+    groups += [{writer} for writer in {before for before, _ in through} - known]
+    for joined in groups:
+        for index in joined:
+            counts[index] = _tile_counts(graph, cuts, joined)
+    for index in sums:
+        handed = {tiles for writer, to in through if to == index for tiles in counts[writer]}
+        cut = cuts[index]
+        assert cut is not None
+        counts[index] = tuple(tiles for tiles in sorted(handed) if cut.accepts(tiles))
+    return counts
 
 
 def _through(graph: OperatorGraph, cuts: Sequence[Cut | None]) -> frozenset[tuple[int, int]]:
@@ -145,16 +186,19 @@ def _useless(
     """Return the products whose weight is larger than all that they hand on, or take, by tiles.
 
     To read the weight again for every tile takes more than tiles save, and to hold it more room
-    than to keep what is handed on as a whole.
+    than to keep what is handed on as a whole. So it is with the gradient of a weight.
     """
+    sums = _sums(cuts)
     own = [0] * len(cuts)
     for tensor in graph.tensors:
         size_bytes = tensor.elements * tensor.element_bytes
+        for writer, elements in tensor.writers:
+            own[writer] += SUM_BYTES * elements * (writer in sums)
         for read in tensor.readers:
             if read.second_operand and graph.operators[read.operator].gemms[0].batch == 1:
-                own[read.operator] += size_bytes
+                own[read.operator] += size_bytes * (read.operator not in sums)
         for pair in {(writer, to) for writer, to, _ in tensor.handed_over()} & through:
-            for index in pair:
+            for index in pair if pair[1] not in sums else pair[1:]:
                 own[index] -= size_bytes
     return {index for index, cut in enumerate(cuts) if cut is not None and own[index] > 0}
 
@@ -213,6 +257,8 @@ def _cut(graph: OperatorGraph, index: int) -> Cut | None:
     if not operator.gemms:
         return Cut(min(rows), min(rows), 1) if len(rows) == 1 else None
     gemm, touched = operator.gemms[0], _touched(graph, index)
+    if _is_sum(graph, operator, index):
+        return Cut(gemm.k, 1, gemm.k, is_sum=True)
     own = gemm.batch * gemm.m
     # The result of a batched product may be written by columns.
     if not rows <= ({own, gemm.batch * gemm.n} if gemm.batch > 1 else {own}):
@@ -232,6 +278,24 @@ def _cut(graph: OperatorGraph, index: int) -> Cut | None:
         if read.operator == index and read.second_operand
     ]
     return Cut(own, 1, gemm.m) if second == ["weight"] else None
+
+
+def _is_sum(graph: OperatorGraph, operator: Operator, index: int) -> bool:
+    """Whether an operator is a product for a weight's gradient and nothing else."""
+    gemm = operator.gemms[0]
+    reads = [read for tensor in graph.tensors for read in tensor.readers if read.operator == index]
+    sides = {(read.first_operand, read.second_operand): read.elements for read in reads}
+    writes = [
+        (tensor.kind, elements)
+        for tensor in graph.tensors
+        for writer, elements in tensor.writers
+        if writer == index
+    ]
+    return (
+        (gemm.batch == 1 and not operator.vector and len(reads) == 2)
+        and sides == {(True, False): gemm.k * gemm.m, (False, True): gemm.k * gemm.n}
+        and writes == [("weight_gradient", gemm.m * gemm.n)]
+    )
 
 
 def _touched(graph: OperatorGraph, index: int) -> list[tuple[Tensor, int, bool]]:
@@ -281,7 +345,7 @@ def _is_handed_by_tiles(
 ) -> bool:
     """Whether a tile of a reader needs one tile of the writer, and nothing else of a tensor."""
     source, target = cuts[writer], cuts[reader]
-    if source is None or target is None or len(tensor.writers) > 1:
+    if source is None or target is None or len(tensor.writers) > 1 or source.is_sum:
         return False
     made, used = graph.operators[writer], graph.operators[reader]
     reads = [read for read in tensor.readers if read.operator == reader]
@@ -294,6 +358,8 @@ def _is_handed_by_tiles(
     if not (read.first_operand or read.second_operand):
         return source.rows == target.rows and elements in _shapes(used)
     gemm = used.gemms[0]
+    if target.is_sum:
+        return source.rows == target.rows
     if read.first_operand and read.second_operand:
         return False
     if read.first_operand:

@@ -158,6 +158,8 @@ class Pools:
     @cached_property
     def alike(self) -> IntArray:
         """The first pool with the tilings of each, (pools,): all but the global buffer is equal."""
+        if len(self.distinct) == 1:
+            return np.zeros(1, dtype=np.int64)
         pools = np.hstack([np.array(self.distinct), self.rates])
         first, which = distinct_rows(np.delete(pools, _GLB_BYTES, axis=1))
         return first[which]
@@ -165,6 +167,8 @@ class Pools:
     @cached_property
     def by_core(self) -> IntArray:
         """The pools in an order in which those with the same cores are next to each other."""
+        if len(self.distinct) == 1:
+            return np.zeros(1, dtype=np.int64)
         _, which = distinct_rows(np.delete(np.array(self.distinct), (_CORES, _GLB_BYTES), axis=1))
         return np.argsort(which, kind="stable")
 

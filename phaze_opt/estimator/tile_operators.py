@@ -5,8 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
+
+from phaze_opt.arrays import FloatArray
 from phaze_opt.estimator.cut_operators import cut_graph, is_cut_read, is_cut_write
 from phaze_opt.estimator.working_sets import Access, access_of, kept_tensors
+from phaze_opt.on_demand import cached_property
+from phaze_opt.precision import SUM_BYTES
 from phaze_opt.workload.graph import Operator, OperatorGraph, Tensor, TensorRead
 
 
@@ -20,11 +25,22 @@ class TileOperators:
         The operators; their tensors are of a tile, and none is shared.
     accesses
         Of every operator, what it moves of all of `working_sets.kept_tensors` that the whole one
-        touches, and then of its inputs in `cut_operators.CutGraph.held`.
+        touches, and then of what it has in `cut_operators.CutGraph.held`.
     """
 
     graph: OperatorGraph
     accesses: tuple[tuple[Access, ...], ...]
+
+    @cached_property
+    def access_bytes(self) -> FloatArray:
+        """`Access.bytes`, operator by operator: (accesses,)."""
+        return np.array([each.bytes for own in self.accesses for each in own], dtype=np.float64)
+
+    @cached_property
+    def access_operand_bytes(self) -> FloatArray:
+        """`Access.operand_bytes`, operator by operator: (accesses, 2)."""
+        each = [each.operand_bytes for own in self.accesses for each in own]
+        return np.array(each, dtype=np.float64).reshape(-1, 2)
 
 
 def tile_operators(graph: OperatorGraph, rows: Sequence[tuple[int, int]]) -> TileOperators:
@@ -38,8 +54,9 @@ def tile_operators(graph: OperatorGraph, rows: Sequence[tuple[int, int]]) -> Til
         Pairs (operator, number of tiles) as `cut_operators.CutGraph.counts` allows.
     """
     operators, tensors, accesses = [], [], []
+    sums = cut_graph(graph).sums
     for place, (index, tiles) in enumerate(rows):
-        operator = _tile_of(graph.operators[index], tiles, place)
+        operator = _tile_of(graph.operators[index], tiles, place, index in sums)
         operators.append(operator)
         moved = _moved(graph, index, tiles, operator)
         for number, (read, written) in moved.items():
@@ -49,14 +66,15 @@ def tile_operators(graph: OperatorGraph, rows: Sequence[tuple[int, int]]) -> Til
                 reads = (*reads, TensorRead(place, written))
             elements = max([written, *(each.elements for each in reads)])
             writers = ((place, written),) if written else ()
-            tensors.append(Tensor(elements, tensor.dtype, tensor.kind, writers, reads))
+            dtype = "fp32" if written and index in sums else tensor.dtype
+            tensors.append(Tensor(elements, dtype, tensor.kind, writers, reads))
         accesses.append(tuple(_accesses_of_tile(graph, index, operator, moved)))
     return TileOperators(OperatorGraph(tuple(operators), tuple(tensors)), tuple(accesses))
 
 
-def _tile_of(operator: Operator, tiles: int, place: int) -> Operator:
+def _tile_of(operator: Operator, tiles: int, place: int, is_sum: bool) -> Operator:
     """Return what one tile of an operator computes."""
-    gemms = [
+    gemms = [replace(gemm, k=gemm.k // tiles) for gemm in operator.gemms if is_sum] or [
         replace(gemm, batch=gemm.batch // tiles)
         if gemm.batch % tiles == 0
         else replace(gemm, batch=1, m=gemm.m * gemm.batch // tiles)
@@ -79,7 +97,7 @@ def _moved(
     for number, tensor in enumerate(graph.tensors):
         read = next((each for each in tensor.readers if each.operator == index), None)
         written = _written(tensor, index)
-        if written and is_cut_write(operator, written):
+        if written and is_cut_write(operator, written) and index not in cut_graph(graph).sums:
             written //= tiles
         if read is not None:
             elements = read.elements
@@ -111,6 +129,9 @@ def _accesses_of_tile(
             share = kept.size_bytes / (tensor.elements * tensor.element_bytes)
             yield access_of(tile, tensor, read, share)
     for operator, number in cut_graph(graph).held:
-        read = moved[number][0] if operator == index else None
-        if read is not None:
+        read, written = moved[number] if operator == index else (None, 0)
+        if written and index in cut_graph(graph).sums:
+            # Read and written.
+            yield Access(index, 2.0 * SUM_BYTES * written)
+        elif read is not None:
             yield access_of(tile, graph.tensors[number], read, 1.0)

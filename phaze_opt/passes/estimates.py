@@ -25,7 +25,7 @@ from phaze_opt.estimator.estimate import (
 )
 from phaze_opt.hardware.accelerator import Accelerator
 from phaze_opt.network.cluster import Cluster
-from phaze_opt.on_demand import cached_property
+from phaze_opt.on_demand import cached_property, with_fields
 from phaze_opt.passes.chunked_collectives import beside_products
 from phaze_opt.passes.graphs import as_estimated, fuse_once, graphs_of
 from phaze_opt.passes.layer_cost import PassCost
@@ -260,7 +260,7 @@ class EstimatedPass:
         joint = residency_of(self.graph, self.estimates.all_cores, self.accelerator)
         if joint is None or self.tiled is None:
             return joint
-        return replace(joint, tiling=self.tiled.tiling(joint))
+        return with_fields(joint, tiling=self.tiled.tiling(joint))
 
     @cached_property
     def tiled(self) -> TiledPass | None:

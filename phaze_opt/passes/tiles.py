@@ -15,7 +15,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from phaze_opt.arrays import FloatArray, IntArray
+from phaze_opt.arrays import FloatArray
 from phaze_opt.estimator.cut_operators import cut_graph, handing_by_tiles
 from phaze_opt.estimator.estimate import (
     ModeEstimate,
@@ -28,6 +28,7 @@ from phaze_opt.estimator.working_sets import kept_tensors, saved_by_accesses, wo
 from phaze_opt.hardware.accelerator import Accelerator
 from phaze_opt.on_demand import cached_property
 from phaze_opt.passes.residency import tensor_graph, with_hbm_bytes
+from phaze_opt.precision import SUM_BYTES
 from phaze_opt.scheduling.residency import Residency
 from phaze_opt.scheduling.schedule_problem import HeldInput, TiledGroup
 from phaze_opt.scheduling.tile_search import least_tiled_s
@@ -40,11 +41,16 @@ def tile_graph(graph: OperatorGraph) -> TileGraph:
     """Return what of a graph may run tile by tile, as the scheduler takes it."""
     cut = cut_graph(graph)
     held = tuple(
-        HeldInput(operator, tensor.elements * tensor.element_bytes)
+        HeldInput(
+            operator,
+            tensor.elements * (SUM_BYTES if operator in cut.sums and tensor.writers else own),
+            tensor.elements * own,
+        )
         for operator, number in cut.held
         for tensor in (graph.tensors[number],)
+        for own in (tensor.element_bytes,)
     )
-    return TileGraph(tensor_graph(graph), cut.counts, cut.through, held)
+    return TileGraph(tensor_graph(graph), cut.counts, cut.through, held, cut.sums)
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,14 +84,9 @@ class TiledPass:
         cores = max(self.accelerator.num_tc, self.accelerator.num_vc)
         return work_on_cores(self._tiles.graph, self.accelerator, cores)
 
-    @cached_property
-    def _rows(self) -> IntArray:
-        """Whole operator, and number of tiles, of every tile operator: (2, tile operators)."""
-        return np.array(tile_graph(self.graph).rows, dtype=np.int64).reshape(-1, 2).T
-
     def _busy_s(self, resource: str) -> FloatArray:
         """Time of all tiles of every tile operator on a resource, no less than of the whole one."""
-        operators, tiles = self._rows
+        operators, tiles = tile_graph(self.graph).row_columns
         one_tile_s = getattr(self._work.seconds, resource)[0]
         if resource == "vc_s":
             one_tile_s = one_tile_s / self.lane_rate
@@ -94,19 +95,15 @@ class TiledPass:
 
     def prices(self) -> TilePrices:
         """Return what the scheduler takes of tile operators."""
-        _, tiles = self._rows
+        _, tiles = tile_graph(self.graph).row_columns
         sets = working_sets(self._tiles.graph, self.accelerator)
         rate = self.accelerator.sustained_hbm_bytes_per_s
         moved = self._work.seconds.hbm_s[0][:, np.newaxis] * rate + sets.extra_bytes
         other_s = np.maximum(self._busy_s("tc_s"), self._busy_s("glb_s"))
         lanes_s = self._busy_s("vc_s")[:, np.newaxis] * sets.lane_factor
-        accesses = [each for own in self._tiles.accesses for each in own]
         row = tile_graph(self.graph).access_row
         saved = saved_by_accesses(
-            row,
-            np.array([each.bytes for each in accesses], dtype=np.float64),
-            np.array([each.operand_bytes for each in accesses], dtype=np.float64).reshape(-1, 2),
-            sets,
+            row, self._tiles.access_bytes, self._tiles.access_operand_bytes, sets
         )
         return TilePrices(
             working_bytes=sets.working_bytes,
@@ -144,7 +141,8 @@ class TiledPass:
         one_tile = with_energy(self._tiles.graph, self.accelerator, self._work)
         none = np.zeros(len(one_tile.hbm_s))
         one_tile_j = with_hbm_bytes(one_tile, none, self.accelerator).energy_by_level_j
-        tiles_j = one_tile_j[cut] * self._rows[1][cut][:, np.newaxis]
+        _, tiles = tile_graph(self.graph).row_columns
+        tiles_j = one_tile_j[cut] * tiles[cut][:, np.newaxis]
         energy_j[whole] = np.maximum(energy_j[whole], tiles_j)
         return mode.with_seconds(
             **seconds, hbm_s=np.zeros(len(mode.hbm_s)), energy_by_level_j=energy_j

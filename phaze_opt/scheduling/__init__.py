@@ -40,7 +40,7 @@ The way of a problem through the room:
 - `cp_sat_residency`: CP-SAT for the joint problem; `cp_sat_positions`: a second model, which checks
   its proofs.
 - `problem_file`: problems and results as JSON; `problem_rows` are its rows, `residency_file` its
-  part on residency; `perfetto`: timelines.
+  part on residency, `tile_file` that on tiles; `perfetto`: timelines.
 
 Where a formula or rule stands:
 

@@ -1,19 +1,21 @@
 """Timelines of schedules for Perfetto and Chrome: a process per schedule, a lane per core.
 
 Below the cores, the tensors that stay in the global buffer or that a cache holds take as many lanes
-as there are at once.
+as there are at once. Operators that take turns tile by tile are one bar, with the number of tiles.
 
 The format is the Trace Event Format: complete events ("X") with times in microseconds.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import cast
 
 from phaze_opt.codec import to_json
 from phaze_opt.errors import InputError, PhazeError
 from phaze_opt.scheduling.schedule_problem import (
+    CoreType,
     Schedule,
     ScheduledOperator,
     ScheduleOperator,
@@ -63,11 +65,7 @@ def trace_events(problem: ScheduleProblem, schedule: Schedule, process: int = 1)
 
     ``process`` is the number of the process that holds the lanes.
     """
-    pairs = [
-        pair
-        for pair in zip(problem.operators, schedule.operators, strict=True)
-        if pair[1].end_s > pair[1].start_s
-    ]
+    pairs = [pair for pair in _bars(problem, schedule) if pair[1].end_s > pair[1].start_s]
     pairs.sort(key=lambda pair: (pair[1].start_s, pair[1].end_s))
     events = [name_event("process_name", process, 0, problem.name or f"schedule {process}")]
     first_lane = 1
@@ -84,27 +82,67 @@ def trace_events(problem: ScheduleProblem, schedule: Schedule, process: int = 1)
     return events + _stay_events(problem, schedule, process, first_lane)
 
 
-def _stay_events(
-    problem: ScheduleProblem, schedule: Schedule, process: int, first_lane: int
-) -> list[Event]:
-    """Give the events of what stays on the chip, a tensor below another while both stay."""
-    if schedule.residency is None:
-        return []
-    stays = sorted(schedule.residency.tensors, key=lambda stay: (stay.start_s, stay.end_s))
-    lanes = _first_free_lanes([(stay.start_s, stay.end_s) for stay in stays])
-    label = "global buffer" if problem.cached is None else "L2 cache"
-    events = [
-        name_event("thread_name", process, first_lane + lane, f"{label} {lane}")
-        for lane in range(max(lanes, default=-1) + 1)
-    ]
-    for stay, lane in zip(stays, lanes, strict=True):
+def _bars(
+    problem: ScheduleProblem, schedule: Schedule
+) -> list[tuple[ScheduleOperator, ScheduledOperator]]:
+    """Pair operators with when they run; a group that runs tile by tile is as one operator."""
+    residency, kept = problem.residency, schedule.residency
+    pairs = list(zip(problem.operators, schedule.operators, strict=True))
+    if residency is None or kept is None:
+        return pairs
+    grouped = {one for group in kept.groups for one in group.operators}
+    bars = [pair for one, pair in enumerate(pairs) if one not in grouped]
+    for group in kept.groups:
+        members = [problem.operators[one] for one in group.operators]
+        own = [core for core in ("TC", "VC") if any(core in _kinds(member) for member in members)]
+        span_s = group.end_s - group.start_s
+        moved_bytes = sum(kept.hbm_bytes[one] for one in group.operators)
+        share = moved_bytes / residency.hbm_bytes_per_s / span_s if span_s > 0.0 else 0.0
+        name = f"{', '.join(member.id for member in members)}: {group.tiles} tiles in turns"
+        cores = cast(CoreType, "+".join(own) or "none")
+        operator = ScheduleOperator(name, cores, span_s, span_s, intra_op_hbm_fraction=share)
+        bars.append((operator, ScheduledOperator(name, group.start_s, group.end_s, True)))
+    return bars
+
+
+def _stays(
+    problem: ScheduleProblem, schedule: Schedule
+) -> Iterator[tuple[str, int, tuple[float, float]]]:
+    """Yield name, bytes and span of all that stays on the chip."""
+    residency, kept = problem.residency, schedule.residency
+    if kept is None:
+        return
+    for stay in kept.tensors:
         tensor = problem.tensors[stay.tensor]
         first = tensor.producer
         if first is None:
             first = min(tensor.readers, key=lambda reader: schedule.operators[reader].start_s)
         kind = "input of" if tensor.producer is None else "result of"
         name = f"{kind} {problem.operators[first].id}"
-        span_s, args = (stay.start_s, stay.end_s), dict[str, object](bytes=tensor.bytes)
+        yield name, tensor.bytes, (stay.start_s, stay.end_s)
+    for group in kept.groups:
+        assert residency is not None and residency.tiling is not None
+        span_s = group.start_s, group.end_s
+        for i in group.passed:
+            made_by = problem.operators[problem.tensors[i].producer or 0].id
+            yield f"tiles of {made_by}", residency.tiling.graph.tile_bytes(i, group.tiles), span_s
+        for held in group.held:
+            yield f"held for {problem.operators[held.operator].id}", held.bytes, span_s
+
+
+def _stay_events(
+    problem: ScheduleProblem, schedule: Schedule, process: int, first_lane: int
+) -> list[Event]:
+    """Give the events of what stays on the chip, a tensor below another while both stay."""
+    stays = sorted(_stays(problem, schedule), key=lambda stay: stay[2])
+    lanes = _first_free_lanes([span_s for *_, span_s in stays])
+    label = "global buffer" if problem.cached is None else "L2 cache"
+    events = [
+        name_event("thread_name", process, first_lane + lane, f"{label} {lane}")
+        for lane in range(max(lanes, default=-1) + 1)
+    ]
+    for (name, size_bytes, span_s), lane in zip(stays, lanes, strict=True):
+        args = dict[str, object](bytes=size_bytes)
         events.append(slice_event(name, "tensor", span_s, process, first_lane + lane, args))
     return events
 

@@ -25,6 +25,16 @@ A problem has ``num_tc``, ``num_vc``, ``operators`` and ``edges``. One with resi
 A tensor may state ``saved_bytes``: for its producer, if it has one, and for every reader, a list of
 the HBM bytes that the operator saves at each of its levels if the tensor is resident. By default an
 operator saves the tensor's size, or as much of it as its ``hbm_bytes`` allow.
+
+A problem in which operators may run tile by tile also has ``through``: the edges of which the
+second operator can begin with a tile as soon as the first one has made it. An operator that may be
+cut has ``tiles``, one entry for every ``count`` of tiles, with ``levels`` as above (bytes and times
+of all its tiles together) and, if it is to be stated, ``saved_bytes``: a list for every tensor that
+the operator makes or reads, in the order of the file, and then for every held input of it. ``held``
+lists inputs that one operator alone reads, and reads again for every tile, and sums to which every
+tile adds; ``moved_bytes`` of them are moved once where they are held, by default all::
+
+    "through": [["a", "b"]], "held": [{"operator": "b", "bytes": 1000000}]
 """
 
 from __future__ import annotations
@@ -199,7 +209,8 @@ def result_row(problem: ScheduleProblem, schedule: Schedule) -> dict[str, object
     """Give the line that the command prints for a problem and its schedule.
 
     It says which method found the schedule where the problem has tensors or CP-SAT took part, and
-    with tensors what stays on the chip, from when to when, and the bytes from and to HBM.
+    with tensors what stays on the chip, from when to when, and the bytes from and to HBM. Where
+    operators may run tile by tile it lists the groups that do.
     """
     row: dict[str, object] = to_builtins(to_result(problem, schedule))
     if schedule.method == "cp-sat" or problem.residency is not None:
@@ -209,6 +220,10 @@ def result_row(problem: ScheduleProblem, schedule: Schedule) -> dict[str, object
 
         row["hbm_bytes"] = sum(flow_bytes(problem.residency, schedule))
         row["resident"] = resident_rows(problem, schedule)
+        if problem.residency.tiling is not None:
+            from phaze_opt.scheduling.tile_file import group_rows
+
+            row["groups"] = group_rows(problem, schedule)
     return row
 
 

@@ -16,6 +16,24 @@ class LevelRow:
     other_s: float
 
 
+@dataclass(frozen=True)
+class TileRow:
+    """An operator in a file that is cut into a number of tiles, with the numbers of all of them."""
+
+    count: int
+    levels: tuple[LevelRow, ...]
+    saved_bytes: tuple[tuple[float, ...], ...] | None = None
+
+
+@dataclass(frozen=True)
+class HeldRow:
+    """What one operator alone moves again for every tile in a file."""
+
+    operator: str
+    bytes: int
+    moved_bytes: int | None = None
+
+
 class TensorRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One tensor in a file, where two keys are no names in Python."""
 
@@ -44,6 +62,7 @@ class OperatorRow:
     other_s: float | None = None
     overhead_s: float = 0.0
     levels: tuple[LevelRow, ...] = ()
+    tiles: tuple[TileRow, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -59,3 +78,5 @@ class ProblemRow:
     tensors: tuple[TensorRow, ...] = ()
     glb_bytes: int | None = None
     hbm_bytes_per_s: float | None = None
+    through: tuple[tuple[str, str], ...] = ()
+    held: tuple[HeldRow, ...] = ()

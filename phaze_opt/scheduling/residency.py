@@ -27,13 +27,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from phaze_opt.arrays import FloatArray, IntArray
+from phaze_opt.arrays import BoolArray, FloatArray, IntArray
 from phaze_opt.errors import InputError
 from phaze_opt.on_demand import cached_property
 from phaze_opt.scheduling.schedule_problem import TiledGroup
 
 if TYPE_CHECKING:
     from phaze_opt.scheduling.residency_frames import Frame
+    from phaze_opt.scheduling.residency_kernel import Chip, Onces
     from phaze_opt.scheduling.tiles import Tiling
 
 LARGEST_BYTES = 2**50
@@ -148,6 +149,12 @@ class TensorGraph:
         return 1.0 - np.array(writes, dtype=np.float64)
 
     @cached_property
+    def nothing_once(self) -> Onces:
+        """That no operator has a level in which it reads nothing twice and works in no room."""
+        none = np.zeros(self.operators)
+        return none.astype(np.bool_), none, np.zeros(len(self.accesses))
+
+    @cached_property
     def orders(self) -> tuple[IntArray, ...]:
         """Orders that the fast method tries; see `residency_orders`."""
         from phaze_opt.scheduling.residency_orders import candidate_orders
@@ -208,6 +215,18 @@ class Residency:
     def effective_saved_bytes(self) -> FloatArray:
         """``saved_bytes`` without the writes of tensors that outlive the pass."""
         return self.saved_bytes * self.graph.must_write[:, np.newaxis]
+
+    @property
+    def numbers(self) -> Chip:
+        """The numbers of the problem for compiled loops."""
+        return (
+            self.working_bytes,
+            self.hbm_bytes,
+            self.other_s,
+            self.overhead_s,
+            self.effective_saved_bytes,
+            self.graph.tensor_bytes,
+        )
 
     @property
     def levels(self) -> int:
@@ -308,6 +327,27 @@ def spans_s(graph: TensorGraph, evaluated: EvaluatedPlan) -> list[tuple[int, flo
         for i, tensor in enumerate(graph.tensors)
         if evaluated.plan.resident[i]
     ]
+
+
+def spread_savings(
+    saved_bytes: FloatArray, stated: BoolArray, operator: IntArray, hbm_bytes: FloatArray
+) -> None:
+    """Lower what accesses save for which nothing is stated to what their operators move.
+
+    Parameters
+    ----------
+    saved_bytes : (accesses, levels)
+        Lowered in place.
+    stated, operator : (accesses,)
+        Whether what an access saves is stated, and its operator.
+    hbm_bytes : (operators, levels)
+        What the operators move.
+    """
+    taken, wanted = np.zeros_like(hbm_bytes), np.zeros_like(hbm_bytes)
+    np.add.at(taken, operator[stated], saved_bytes[stated])
+    np.add.at(wanted, operator[~stated], saved_bytes[~stated])
+    share = np.clip((hbm_bytes - taken) / np.where(wanted > 0.0, wanted, 1.0), 0.0, 1.0)
+    saved_bytes[~stated] *= share[operator[~stated]]
 
 
 def check_residency(residency: Residency, ids: Sequence[str]) -> None:

@@ -11,7 +11,7 @@ from phaze_opt.arrays import FloatArray
 from phaze_opt.errors import InputError
 from phaze_opt.limits import MOST_TENSOR_BYTES, check_size
 from phaze_opt.scheduling.problem_rows import OperatorRow, ProblemRow, TensorRow
-from phaze_opt.scheduling.residency import PassTensor, Residency, TensorGraph
+from phaze_opt.scheduling.residency import PassTensor, Residency, TensorGraph, spread_savings
 from phaze_opt.scheduling.schedule_problem import Schedule, ScheduleOperator, ScheduleProblem
 
 _ROUNDING = 1e-9
@@ -58,6 +58,10 @@ def add_residency(problem: ScheduleProblem, row: ProblemRow) -> ScheduleProblem:
         overhead_s=np.array([stated.overhead_s for stated in row.operators]),
         saved_bytes=_saved_bytes(row, graph, hbm_bytes),
     )
+    if row.through or row.held:
+        from phaze_opt.scheduling.tile_file import read_tiling
+
+        residency = replace(residency, tiling=read_tiling(row, residency))
     return replace(problem, operators=operators, edges=edges, residency=residency)
 
 
@@ -118,12 +122,7 @@ def _saved_bytes(row: ProblemRow, graph: TensorGraph, hbm_bytes: FloatArray) -> 
                 )
             saved[number] = [*own, *[own[-1]] * (saved.shape[1] - levels)]
             stated[number] = True
-    rows = graph.access_operator
-    taken, wanted = np.zeros_like(hbm_bytes), np.zeros_like(hbm_bytes)
-    np.add.at(taken, rows[stated], saved[stated])
-    np.add.at(wanted, rows[~stated], saved[~stated])
-    share = np.clip((hbm_bytes - taken) / np.where(wanted > 0.0, wanted, 1.0), 0.0, 1.0)
-    saved[~stated] *= share[rows[~stated]]
+    spread_savings(saved, stated, graph.access_operator, hbm_bytes)
     return saved
 
 
@@ -150,11 +149,18 @@ def residency_rows(problem: ScheduleProblem, residency: Residency) -> dict[str, 
         }
         for i, tensor in enumerate(residency.graph.tensors)
     ]
+    keys: dict[str, object] = {}
+    if residency.tiling is not None:
+        from phaze_opt.scheduling.tile_file import tile_rows
+
+        tiles, keys = tile_rows(residency.tiling, ids)
+        operators = [{**row, "tiles": own} for row, own in zip(operators, tiles, strict=True)]
     return {
         "glb_bytes": residency.glb_bytes,
         "hbm_bytes_per_s": residency.hbm_bytes_per_s,
         "operators": operators,
         "tensors": tensors,
+        **keys,
     }
 
 

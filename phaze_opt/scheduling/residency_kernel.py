@@ -30,6 +30,11 @@ Chip = tuple[IntArray, FloatArray, FloatArray, FloatArray, FloatArray, IntArray]
 effective_saved_bytes; and the bytes of every tensor."""
 _CHIP_TYPE = "Tuple((i8[:, ::1], f8[:, ::1], f8[:, ::1], f8[::1], f8[:, ::1], i8[::1]))"
 
+Onces = tuple[BoolArray, FloatArray, FloatArray]
+"""Which operators may also work in no room and read nothing twice; what each then moves from and to
+HBM, by operator; and of this what each access saves."""
+_ONCES_TYPE = "Tuple((boolean[::1], f8[::1], f8[::1]))"
+
 FrameArrays = tuple[
     IntArray, IntArray, IntArray, IntArray, IntArray, IntArray, IntArray, IntArray, IntArray,
     IntArray,
@@ -94,9 +99,12 @@ def _most_saved(gain: FloatArray, size: IntArray, free: int) -> float:
     return most
 
 
-@lazily_compiled(f"void({_CHIP_TYPE}, i8[::1], i8[::1], i8[::1], i8[::1], i8, f8, f8[::1])")
+@lazily_compiled(
+    f"void({_CHIP_TYPE}, {_ONCES_TYPE}, i8[::1], i8[::1], i8[::1], i8[::1], i8, f8, f8[::1])"
+)
 def least_seconds(
     chip: Chip,
+    onces: Onces,
     first: IntArray,
     access: IntArray,
     access_tensor: IntArray,
@@ -111,6 +119,8 @@ def least_seconds(
     ----------
     chip, glb_bytes, rate
         The problem.
+    onces
+        One more level of some operators, whose other time is the least of all levels.
     first, access
         Accesses of every operator: numbers, and where those of each operator begin.
     access_tensor, load
@@ -120,26 +130,35 @@ def least_seconds(
         (operators,): receives the times; infinity where no level fits.
     """
     working_bytes, hbm_bytes, other_s, overhead_s, saved_bytes, tensor_bytes = chip
+    may_once, once_bytes, once_saved_bytes = onces
+    levels = working_bytes.shape[1]
     for operator in range(least_s.shape[0]):
         least_s[operator] = np.inf
         count = first[operator + 1] - first[operator]
         gain = np.empty(count)
         size = np.empty(count, dtype=np.int64)
-        for level in range(working_bytes.shape[1]):
-            free = glb_bytes - working_bytes[operator, level]
+        for level in range(levels + may_once[operator]):
+            once = level == levels
+            free = glb_bytes
+            if once:
+                moved_bytes, busy_s = once_bytes[operator], other_s[operator].min()
+            else:
+                free -= working_bytes[operator, level]
+                moved_bytes, busy_s = hbm_bytes[operator, level], other_s[operator, level]
             if free < 0:
                 continue
             useful = 0
             for place in range(first[operator], first[operator + 1]):
                 number = access[place]
-                saved = saved_bytes[number, level] - load[number]
+                saved = once_saved_bytes[number] if once else saved_bytes[number, level]
+                saved -= load[number]
                 if saved > 0.0 and tensor_bytes[access_tensor[number]] <= free:
                     gain[useful] = saved
                     size[useful] = tensor_bytes[access_tensor[number]]
                     useful += 1
             most = _most_saved(gain[:useful], size[:useful], free)
-            flow_s = max(hbm_bytes[operator, level] - most, 0.0) / rate
-            seconds = max(other_s[operator, level], flow_s) + overhead_s[operator]
+            flow_s = max(moved_bytes - most, 0.0) / rate
+            seconds = max(busy_s, flow_s) + overhead_s[operator]
             least_s[operator] = min(least_s[operator], seconds)
 
 

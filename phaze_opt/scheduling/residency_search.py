@@ -23,7 +23,7 @@ from phaze_opt.scheduling.residency import (
     evaluate_plan,
 )
 from phaze_opt.scheduling.residency_frames import Frame, frames_of_order
-from phaze_opt.scheduling.residency_kernel import Chip, least_seconds, search_frame
+from phaze_opt.scheduling.residency_kernel import least_seconds, search_frame
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,8 @@ def least_operator_s(residency: Residency) -> FloatArray:
     graph = residency.graph
     least_s = np.empty(graph.operators)
     least_seconds(
-        _chip(residency),
+        residency.numbers,
+        graph.nothing_once,
         *graph.accesses_by_operator,
         graph.access_tensor,
         graph.sole_load,
@@ -83,23 +84,11 @@ def least_operator_s(residency: Residency) -> FloatArray:
     return least_s
 
 
-def _chip(residency: Residency) -> Chip:
-    """List the numbers of the problem for the compiled search."""
-    return (
-        residency.working_bytes,
-        residency.hbm_bytes,
-        residency.other_s,
-        residency.overhead_s,
-        residency.effective_saved_bytes,
-        residency.graph.tensor_bytes,
-    )
-
-
 def _search(
     residency: Residency, frames: tuple[Frame, ...], least_s: FloatArray, bound_s: float
 ) -> EvaluatedPlan | None:
     """Search frames one after another, each only for what is better than those before."""
-    graph, chip = residency.graph, _chip(residency)
+    graph, chip = residency.graph, residency.numbers
     level: IntArray = np.zeros(graph.operators, dtype=np.int64)
     resident = np.zeros(len(graph.tensors), dtype=np.bool_)
     best_s, best_bytes, best_order = math.inf, math.inf, None

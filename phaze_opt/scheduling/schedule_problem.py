@@ -181,10 +181,21 @@ class ResidentTensor:
 
 
 class HeldInput(NamedTuple):
-    """An input of the pass that one operator alone reads, and reads again for every tile."""
+    """What one operator alone moves again for every tile: an input of the pass, or a sum.
+
+    Attributes
+    ----------
+    operator
+        Its index.
+    bytes
+        Room in the global buffer.
+    moved_bytes
+        Bytes that it moves all the same: the input once, or the finished sum.
+    """
 
     operator: int
     bytes: int
+    moved_bytes: int
 
 
 @dataclass(frozen=True)

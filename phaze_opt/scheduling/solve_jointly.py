@@ -21,6 +21,7 @@ from phaze_opt.scheduling.schedule_problem import (
     ScheduledOperator,
     ScheduleMethod,
     ScheduleProblem,
+    with_bound,
 )
 
 JOINT_VERSION = 2
@@ -56,11 +57,12 @@ def solve_jointly(
         joint = _solve(problem, residency, without.makespan_s, method, effort)
         if cache is not None and joint is not None and joint.method == "cp-sat":
             cache[key] = joint
+    tiled_s = math.inf
     if residency.tiling is not None:
-        joint = _with_tiles(problem, residency, joint, without.makespan_s, method)
+        joint, tiled_s = _with_tiles(problem, residency, joint, without.makespan_s, method)
     solve_s = without.solve_s + time.perf_counter() - began
     if joint is None:
-        return replace(without, solve_s=solve_s)
+        return with_bound(replace(without, solve_s=solve_s), tiled_s)
     own = zip(problem.operators, joint.operators, strict=True)
     joint = replace(
         joint,
@@ -126,8 +128,10 @@ def _with_tiles(
     joint: Schedule | None,
     enough_s: float,
     method: SolveMethod,
-) -> Schedule | None:
+) -> tuple[Schedule | None, float]:
     """Give the best schedule with groups that run tile by tile, or the one without if it is better.
+
+    Beside it stands a lower bound on every schedule with groups.
 
     Parameters
     ----------
@@ -157,10 +161,10 @@ def _with_tiles(
         known = known if found is None else found.rank
     bound_s = known[0] if proven else bound_s
     if best is not None:
-        return _to_schedule(problem, residency, best, bound_s, "dynamic-program")
-    if joint is None:
-        return None
-    return replace(joint, bound_s=min(bound_s, joint.makespan_s))
+        return _to_schedule(problem, residency, best, bound_s, "dynamic-program"), bound_s
+    if joint is not None:
+        joint = replace(joint, bound_s=min(bound_s, joint.makespan_s))
+    return joint, bound_s
 
 
 def _is_proven(best: EvaluatedPlan, bound_s: float) -> bool:

@@ -3,7 +3,7 @@
 A dynamic program over nodes. A state is a node with the mask of its tensors that are resident; of
 all ways to reach it only the best is kept, first by seconds, then by HBM bytes. What an arc takes
 depends on the mask of its choices alone, so nothing is lost. States that cannot reach the best time
-known, even if every operator that is left takes its least time, are dropped, and so are arcs.
+known, even if all arcs that are left take their least time, are dropped, and so are arcs.
 """
 
 from __future__ import annotations
@@ -53,15 +53,40 @@ def _fitting_bits(lattice: LatticeArrays, prices: RowPrices, glb_bytes: int, arc
     return fitting
 
 
+@callee(f"f8({_LATTICE_TYPE}, {_PRICES_TYPE}, i8, f8, i8, i8)")
+def _least_of_arc(
+    lattice: LatticeArrays, prices: RowPrices, glb_bytes: int, rate: float, arc: int, allowed: int
+) -> float:
+    """Give a bound on the time of an arc: all that may be chosen needs no room, and no load."""
+    first_row, row_of = lattice[8], lattice[9]
+    first_entry, entry_access, entry_bits, entry_load = lattice[10:]
+    working_bytes, hbm_bytes, other_s, overhead_s, saved_bytes = prices
+    least_s = 0.0
+    for at in range(first_row[arc], first_row[arc + 1]):
+        row, fastest_s = row_of[at], np.inf
+        for level in range(working_bytes.shape[1]):
+            if working_bytes[row, level] > glb_bytes:
+                continue
+            flow = hbm_bytes[row, level]
+            for entry in range(first_entry[at], first_entry[at + 1]):
+                if allowed & entry_bits[entry]:
+                    saved = saved_bytes[entry_access[entry], level]
+                    # What saves less than it loads is not chosen for this operator.
+                    flow -= max(saved - entry_load[entry], 0.0)
+            fastest_s = min(fastest_s, max(other_s[row, level], flow / rate))
+        least_s += fastest_s + overhead_s[row]
+    return least_s
+
+
 @lazily_compiled(
-    f"Tuple((f8, f8, i8[::1], i8[::1]))({_LATTICE_TYPE}, {_PRICES_TYPE}, i8, f8, f8[::1], f8, f8)"
+    f"Tuple((f8, f8, i8[::1], i8[::1]))({_LATTICE_TYPE}, {_PRICES_TYPE}, i8, f8, i8, f8, f8)"
 )
 def search_lattice(
     lattice: LatticeArrays,
     prices: RowPrices,
     glb_bytes: int,
     rate: float,
-    least_s: FloatArray,
+    operators: int,
     upper_s: float,
     upper_bytes: float,
 ) -> tuple[float, float, IntArray, IntArray]:
@@ -73,8 +98,8 @@ def search_lattice(
         The problem.
     glb_bytes, rate
         Size of the global buffer, and bytes per second of HBM.
-    least_s
-        Least time of every operator: (operators,).
+    operators
+        Their number.
     upper_s, upper_bytes
         Makespan and HBM bytes of the best plan known; only better plans are searched.
 
@@ -89,15 +114,21 @@ def search_lattice(
         first_state, arc_before, arc_after, arc_crossing, first_bit, bit_bytes, bit_after,
         bit_clashes, first_row, row_of, first_entry, entry_access, entry_bits, entry_load,
     ) = lattice  # fmt: skip
-    nodes, arcs, operators = first_state.shape[0] - 1, arc_before.shape[0], least_s.shape[0]
+    nodes, arcs = first_state.shape[0] - 1, arc_before.shape[0]
     none = np.empty(0, dtype=np.int64)
-    left_s = np.zeros(nodes)
+    # The least times of arcs, and from every node to the last one.
+    fitting, fastest_s = np.empty(arcs, dtype=np.int64), np.empty(arcs)
+    left_s = np.full(nodes, np.inf)
+    left_s[nodes - 1] = 0.0
     most_bits = 0
     for arc in range(arcs - 1, -1, -1):
         most_bits = max(most_bits, first_bit[arc + 1] - first_bit[arc])
-        row = row_of[first_row[arc]]
-        if row < operators:
-            left_s[arc_before[arc]] = least_s[row] + left_s[arc_after[arc]]
+        fitting[arc] = _fitting_bits(lattice, prices, glb_bytes, arc)
+        fastest_s[arc] = _least_of_arc(lattice, prices, glb_bytes, rate, arc, fitting[arc])
+        before, after = arc_before[arc], arc_after[arc]
+        left_s[before] = min(left_s[before], fastest_s[arc] + left_s[after])
+    if left_s[0] > upper_s * (1.0 + _ROUNDING):
+        return np.inf, np.inf, none, none
     size = first_state[nodes]
     best_s, best_bytes = np.full(size, np.inf), np.full(size, np.inf)
     came_arc, came_mask = np.full(size, -1), np.zeros(size, dtype=np.int64)
@@ -111,16 +142,8 @@ def search_lattice(
         earliest_s = np.inf
         for state in range(first_state[before], first_state[before + 1]):
             earliest_s = min(earliest_s, best_s[state])
-        allowed = _fitting_bits(lattice, prices, glb_bytes, arc)
-        # The arc with all that may be chosen, as if it needed no room together.
-        fastest_s = 0.0
-        for at in range(own, last):
-            _, seconds, _ = best_level(
-                row_of[at], glb_bytes, rate, prices, entry_access, entry_bits, entry_load,
-                first_entry[at], first_entry[at + 1], allowed,
-            )  # fmt: skip
-            fastest_s += seconds
-        if earliest_s + fastest_s > latest_s:
+        allowed = fitting[arc]
+        if earliest_s + fastest_s[arc] > latest_s:
             continue
         past_bits = (1 << arc_crossing[arc]) - 1
         mask = 0
@@ -139,7 +162,11 @@ def search_lattice(
                     if mask >> (other - begin) & 1 and bit_clashes[other] & mask:
                         clashes = True
             past = first_state[before] + (mask & past_bits)
-            if not clashes and used[mask] <= glb_bytes and best_s[past] + fastest_s <= latest_s:
+            if (
+                not clashes
+                and used[mask] <= glb_bytes
+                and best_s[past] + fastest_s[arc] <= latest_s
+            ):
                 end_s, flowed = best_s[past], best_bytes[past]
                 for at in range(own, last):
                     _, seconds, flow = best_level(

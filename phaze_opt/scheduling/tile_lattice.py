@@ -162,7 +162,12 @@ def lattice_of_orders(tiles: TileGraph) -> TileLattice:
     whole = _lattice(tiles, nodes, sorted(chosen))
     left, kept = MOST_MASKS, []
     pairs = list(zip(whole.arcs, whole.bits, strict=True))
-    for arc, own in sorted(pairs, key=lambda pair: (pair[0].tiles > 1, pair[1].count)):
+
+    def rank(pair: tuple[Arc, ArcBits]) -> tuple[bool, bool, int]:
+        group = pair[0].tiles > 1
+        return group, group and not tiles.sums.isdisjoint(pair[0].operators), pair[1].count
+
+    for arc, own in sorted(pairs, key=rank):
         needed = 1 << own.count
         if arc.tiles == 1 or (own.count <= MOST_ARC_BITS and needed <= left):
             kept.append((arc, own))
@@ -298,7 +303,7 @@ def _entries(tiles: TileGraph, arc: Arc, bits: ArcBits) -> list[list[tuple[int, 
             held = tiles.held[number]
             if held.operator == operator:
                 access = _access(tiles, arc, operator, len(graph.tensors) + number)
-                own.append((access, 1 << place, held.bytes))
+                own.append((access, 1 << place, held.moved_bytes))
         rows.append(own)
     return rows
 

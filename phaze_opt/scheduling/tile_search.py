@@ -8,13 +8,13 @@ from typing import TypeVar
 
 import numpy as np
 
-from phaze_opt.arrays import BoolArray, FloatArray, IntArray
+from phaze_opt.arrays import FloatArray, IntArray
 from phaze_opt.scheduling.residency import EvaluatedSteps, Residency, ResidencyPlan
 from phaze_opt.scheduling.residency_kernel import least_seconds
 from phaze_opt.scheduling.schedule_problem import TiledGroup
 from phaze_opt.scheduling.tile_kernel import RowPrices, run_path, search_lattice
 from phaze_opt.scheduling.tile_lattice import TileLattice
-from phaze_opt.scheduling.tiles import LeastMoves, Tiling
+from phaze_opt.scheduling.tiles import LeastMoves, TileGraph, TilePrices, Tiling
 
 Numbers = TypeVar("Numbers", FloatArray, IntArray)
 
@@ -25,25 +25,11 @@ def least_tiled_s(residency: Residency, moves: LeastMoves) -> FloatArray:
     Of its tensors all stay that fit at once; those that it hands on by tiles need no room. One that
     may be cut has one more level, in which it reads nothing twice and works in no room.
     """
-    graph, cut = residency.graph, moves.cut
-    accesses_cut = cut[graph.access_operator]
-
-    def with_level(levels: Numbers, more: Numbers, rows: BoolArray) -> Numbers:
-        column = np.where(rows, more, levels[:, 0])[:, np.newaxis]
-        return np.ascontiguousarray(np.concatenate([levels, column], axis=1))
-
-    nothing = np.zeros(graph.operators, dtype=np.int64)
-    saved = residency.effective_saved_bytes
+    graph = residency.graph
     least_s = np.empty(graph.operators)
     least_seconds(
-        (
-            with_level(residency.working_bytes, nothing, cut),
-            with_level(residency.hbm_bytes, moves.moved_bytes, cut),
-            with_level(residency.other_s, residency.other_s.min(axis=1), cut),
-            residency.overhead_s,
-            with_level(saved, moves.saved_bytes, accesses_cut),
-            moves.tensor_bytes,
-        ),
+        (*residency.numbers[:-1], moves.tensor_bytes),
+        (moves.cut, moves.moved_bytes, moves.saved_bytes),
         *graph.accesses_by_operator,
         moves.access_tensor,
         graph.sole_load,
@@ -52,6 +38,25 @@ def least_tiled_s(residency: Residency, moves: LeastMoves) -> FloatArray:
         least_s,
     )
     return least_s
+
+
+def least_of_prices(residency: Residency, graph: TileGraph, prices: TilePrices) -> FloatArray:
+    """Give a least time of every operator, as if all its tensors were in the buffer: (operators,).
+
+    Weaker than `least_tiled_s`, but from nothing than the numbers of a problem.
+    """
+    rate = residency.hbm_bytes_per_s
+
+    def least_s(of: Residency | TilePrices, row: IntArray) -> FloatArray:
+        saved = np.zeros_like(of.hbm_bytes)
+        np.add.at(saved, row, of.saved_bytes)
+        flow_s = np.maximum(of.hbm_bytes - saved, 0.0) / rate
+        return np.asarray(np.maximum(of.other_s, flow_s).min(axis=1))
+
+    least = least_s(residency, residency.graph.access_operator)
+    operators, _ = graph.row_columns
+    np.minimum.at(least, operators, least_s(prices, graph.access_row))
+    return least + residency.overhead_s
 
 
 def search_tiles(
@@ -70,10 +75,10 @@ def search_tiles(
     """
     prices = _row_prices(residency, tiling)
     chip = lattice.arrays, prices, residency.glb_bytes, residency.hbm_bytes_per_s
-    found_s, _, arcs, masks = search_lattice(*chip, tiling.least_s, *known)
+    count = residency.graph.operators
+    found_s, _, arcs, masks = search_lattice(*chip, count, *known)
     if found_s == math.inf:
         return None
-    count = residency.graph.operators
     level, flow, seconds = np.empty(count, dtype=np.int64), np.empty(count), np.empty(count)
     run_path(*chip, arcs, masks, level, flow, seconds)
     ends_s = list(accumulate(seconds.tolist(), initial=0.0))

@@ -9,7 +9,8 @@ What one operator of a group hands to another may then be *passed* by tiles: it 
 tiles in the global buffer (one is read while the next one is made), not for the whole tensor, and
 its readers in the group do not read it from HBM; its producer does not write it unless somebody
 else needs it. An input that an operator reads again for every tile (a weight) may be *held*: it
-then occupies the buffer for as long as the group runs, and is read once. All other tensors may be
+then occupies the buffer for as long as the group runs, and is read once; so may a sum to which
+every tile adds (the gradient of a weight), which is then written once. All other tensors may be
 resident as in `residency`, and then stay from the begin of the first group that touches them to the
 end of the last one, since the operators of a group take turns.
 
@@ -64,18 +65,27 @@ class TileGraph:
         Precedences between operators of which the second one can begin with a tile as soon as the
         first one has made it. Operators with another precedence between them are in no one group.
     held
-        Inputs that may be held.
+        Inputs and sums that may be held.
+    sums
+        Operators of which every tile adds to all of the result. Where groups are too many, those
+        with such an operator are left out first.
     """
 
     graph: TensorGraph
     counts: tuple[tuple[int, ...], ...]
     through: frozenset[tuple[int, int]]
     held: tuple[HeldInput, ...] = ()
+    sums: frozenset[int] = frozenset()
 
     @cached_property
     def rows(self) -> tuple[TileRow, ...]:
         """All tile operators, operator by operator."""
         return tuple(TileRow(i, tiles) for i, counts in enumerate(self.counts) for tiles in counts)
+
+    @cached_property
+    def row_columns(self) -> IntArray:
+        """Operators and tiles of `rows`: (2, tile operators)."""
+        return np.array(self.rows, dtype=np.int64).reshape(-1, 2).T.copy()
 
     @cached_property
     def row_of(self) -> dict[tuple[int, int], int]:

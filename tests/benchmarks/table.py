@@ -174,6 +174,27 @@ def one_by_one(points: list[Point]) -> Figures:
     return statistics.median(times_ms), statistics.mean(times_ms)
 
 
+def tiles_over_whole(model: str) -> Figures:
+    """Return how many times as long random designs take with tiles as with whole tensors.
+
+    Both in turns, so that what else the machine does falls on both.
+    """
+    pairs = [
+        [replace(p, training=replace(p.training, residency=choice)) for choice in (True, "tiles")]
+        for p in random_points(model, WARM + DESIGNS // 2)
+    ]
+    times_ms: dict[Point, list[float]] = {point: [] for pair in pairs for point in pair}
+    for run in range(1 + RUNS):
+        for pair in pairs:
+            for point in pair if run % 2 else reversed(pair):
+                times_ms[point].append(cpu_ms(partial(evaluate_point, point)))
+    # The first run finds what all designs share.
+    least_ms = [[min(times_ms[point][1:]) for point in pair] for pair in pairs]
+    whole_ms, tiled_ms = zip(*least_ms, strict=True)
+    medians = statistics.median(tiled_ms) / statistics.median(whole_ms)
+    return medians, statistics.mean(tiled_ms) / statistics.mean(whole_ms)
+
+
 def bulk(model: str) -> Figures:
     """Evaluate the same designs in one call."""
     points = random_points(model, WARM + DESIGNS)[WARM:]
@@ -292,6 +313,18 @@ ROWS = {
         lambda: one_by_one(points_of_study(EXPERTS_FILE, WARM + DESIGNS)),
         (17, 30),
         (10, None),
+    ),
+    "tiles-bert-large": Row(
+        "residency by tiles over whole tensors, median, mean",
+        partial(tiles_over_whole, "bert-large"),
+        (1.19, 1.23),
+        (1.15, 1.15),
+    ),
+    "tiles-gpt3-175b": Row(
+        "residency by tiles over whole tensors, median, mean",
+        partial(tiles_over_whole, "gpt3-175b"),
+        (None, None),
+        (1.15, 1.15),
     ),
     "bulk-bert-large": Row(
         "the same in bulk, mean / ms", partial(bulk, "bert-large"), (None,), (2,)

@@ -20,6 +20,7 @@ from phaze_opt.estimator.least_traffic import most_kept_accesses_bytes, most_kep
 from phaze_opt.estimator.tile_operators import tile_operators
 from phaze_opt.estimator.working_sets import kept_tensors
 from phaze_opt.hardware.presets import load_accelerator
+from phaze_opt.passes.tiles import tile_graph
 from phaze_opt.workload.fusion import fuse
 from phaze_opt.workload.graph import (
     Gemm,
@@ -77,7 +78,7 @@ def test_what_is_handed_on_fits_together(model: str, attention: Literal["eager",
         tiles = tile_operators(graph, rows)
         assert all(1 < count <= MOST_TILES for _, count in rows)
         for writer, reader in cut.through:
-            assert cut.counts[writer] == cut.counts[reader]
+            assert cut.counts[writer] == cut.counts[reader] or reader in cut.sums
         for kept in kept_tensors(graph):
             handing = handing_by_tiles(graph, kept)
             for place, (index, count) in enumerate(rows):
@@ -93,8 +94,8 @@ def test_what_is_handed_on_fits_together(model: str, attention: Literal["eager",
                 assert own.bytes * count == kept.size_bytes
 
 
-def test_attention_is_cut_along_heads_and_queries_and_weight_gradients_are_not() -> None:
-    """The scores of a block, forward and backward; no product with a weight smaller than it."""
+def test_attention_is_cut_along_heads_and_queries_and_weight_gradients_along_tokens() -> None:
+    """The scores of a block, forward and backward; every tile adds to all of such a gradient."""
     _, _, forward, backward, *_ = graphs("bert-large", "eager")
     for graph, products in ((forward, 2), (backward, 3)):
         cut = cut_graph(graph)
@@ -110,7 +111,7 @@ def test_attention_is_cut_along_heads_and_queries_and_weight_gradients_are_not()
         for tensor in graph.tensors:
             if tensor.kind == "weight_gradient":
                 products_of = [i for i, _ in tensor.writers if graph.operators[i].gemms]
-                assert not any(cut.counts[index] for index in products_of)
+                assert cut.sums.issuperset(index for index in products_of if cut.counts[index])
 
 
 def chain(second: Operator, read: TensorRead, kind: TensorKind = "activation") -> OperatorGraph:
@@ -150,6 +151,42 @@ def test_what_vector_work_takes_by_tiles(
     cut = cut_graph(chain(Operator("vector", vector=(second,)), read, kind))
     assert cut.counts == (counts, counts)
     assert bool(cut.through) == bool(counts)
+
+
+@pytest.mark.parametrize("edge", [64, 1024])
+def test_a_gradient_of_a_weight_is_summed_over_tiles(edge: int) -> None:
+    """In fp32, read and written for every tile unless it is held; a large one is not cut."""
+    size, small = 1024 * edge, edge * edge
+    graph = OperatorGraph(
+        (
+            Operator("gelu", vector=(VectorWork("gelu_backward", 1024, edge),)),
+            Operator("product", gemms=(Gemm(edge, edge, 1024),)),
+        ),
+        (
+            Tensor(size, kind="gradient", readers=(TensorRead(0, size),)),
+            Tensor(
+                size,
+                kind="gradient",
+                writers=((0, size),),
+                readers=(TensorRead(1, size, False, True),),
+            ),
+            Tensor(size, kind="activation", readers=(TensorRead(1, size, True, False),)),
+            Tensor(small, kind="weight_gradient", writers=((1, small),), outlives=True),
+        ),
+    )
+    cut = cut_graph(graph)
+    if edge == 1024:
+        assert cut.counts == ((), ()) and not cut.sums
+        return
+    assert cut.counts == ((8, 64), (8,)) and cut.through == {(0, 1)} and cut.sums == {1}
+    assert cut.held == ((1, 3),)
+    (held,) = tile_graph(graph).held
+    assert held == (1, 4 * small, 2 * small)
+    tiles = tile_operators(graph, [(1, 8)])
+    assert tiles.graph.operators[0].gemms == (Gemm(edge, edge, 128),)
+    assert tiles.graph.write_bytes == (4 * small,)
+    assert tiles.graph.read_bytes == (2 * 2 * size // 8 + 4 * small,)
+    assert [own.bytes for own in tiles.accesses[0]] == [2 * size / 8, 8 * small]
 
 
 def test_a_second_operand_is_taken_by_whole_matrices() -> None:

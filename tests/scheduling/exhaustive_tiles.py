@@ -167,7 +167,8 @@ class _Tried:
         for i in held:
             if graph.held[i].operator == one:
                 number = graph.accesses.index((row, len(residency.graph.tensors) + i))
-                saved += float(self.tiling.prices.saved_bytes[number, level]) - graph.held[i].bytes
+                own = float(self.tiling.prices.saved_bytes[number, level])
+                saved += own - graph.held[i].moved_bytes
         return saved
 
 

@@ -12,6 +12,7 @@ from phaze_opt.scheduling.schedule_problem import ScheduleOperator, ScheduleProb
 from phaze_opt.scheduling.solve_schedule import solve_schedule
 from tests.scheduling.residency_problems import as_problem, random_residency
 from tests.scheduling.strategies import layer_like
+from tests.scheduling.tile_problems import random_tiled
 
 
 def work_by_lane(events: list[dict[str, Any]]) -> dict[int, list[dict[str, Any]]]:
@@ -73,6 +74,39 @@ def test_what_stays_has_lanes_of_its_own() -> None:
                 assert first["ts"] + first["dur"] <= second["ts"] * (1 + 1e-12) + 1e-9
         shown += len(tensors)
     assert shown > 5
+
+
+def test_operators_that_take_turns_are_one_bar() -> None:
+    """With their number of tiles and HBM bytes; what they pass stays as two tiles."""
+    shown = 0
+    for seed in range(60):
+        problem = as_problem(random_tiled(random.Random(seed), 4, 3))
+        schedule = solve_schedule(problem, method="branch-and-bound")
+        kept = schedule.residency
+        events: list[dict[str, Any]] = trace_events(problem, schedule)
+        for work in work_by_lane(events).values():
+            for first, second in pairwise(work):
+                assert first["ts"] + first["dur"] <= second["ts"] * (1 + 1e-12) + 1e-9
+        names = [event["name"] for event in events if event["ph"] == "X"]
+        for group in () if kept is None else kept.groups:
+            assert kept is not None and problem.residency is not None
+            ids = [problem.operators[one].id for one in group.operators]
+            assert not set(ids) & set(names)
+            bar = f"{', '.join(ids)}: {group.tiles} tiles in turns"
+            (found,) = {
+                (event["ts"], event["args"]["hbm_fraction"])
+                for event in events
+                if event["name"] == bar
+            }
+            moved_bytes = sum(kept.hbm_bytes[one] for one in group.operators)
+            moved_s = moved_bytes / problem.residency.hbm_bytes_per_s
+            assert found[0] == 1e6 * group.start_s
+            assert found[1] == pytest.approx(moved_s / (group.end_s - group.start_s))
+            for i in group.passed:
+                room = {e["args"]["bytes"] for e in events if e["name"].startswith("tiles of ")}
+                assert 2 * -(-problem.tensors[i].bytes // group.tiles) in room
+            shown += 1
+    assert shown > 1
 
 
 def test_file_holds_one_process_per_schedule(tmp_path: Path) -> None:

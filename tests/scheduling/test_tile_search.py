@@ -5,16 +5,19 @@ from __future__ import annotations
 import math
 import random
 from dataclasses import replace
+from unittest.mock import patch
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from phaze_opt.scheduling import tile_lattice
 from phaze_opt.scheduling.residency import Residency
 from phaze_opt.scheduling.residency_search import search_frames
 from phaze_opt.scheduling.schedule_problem import Schedule
 from phaze_opt.scheduling.solve_schedule import solve_schedule
+from phaze_opt.scheduling.tile_lattice import lattice_of_orders
 from phaze_opt.scheduling.tile_search import search_tiles
 from tests.scheduling.exhaustive_tiles import replayed_s, shortest_tiled_s
 from tests.scheduling.residency_problems import as_problem
@@ -65,6 +68,22 @@ def test_a_schedule_is_never_slower_and_keeps_the_rules(made: Residency, prove: 
         assert replayed_s(made, made.tiling, schedule) == pytest.approx(schedule.makespan_s)
 
 
+def test_a_bound_counts_tiles_that_nobody_searched() -> None:
+    """Whole operators that never fit leave no plan but tiles, of which none is searched here."""
+    shorter = 0
+    for seed in range(60):
+        made = random_tiled(random.Random(seed), 4, 3)
+        assert made.tiling is not None
+        made = replace(made, working_bytes=made.working_bytes + made.glb_bytes + 1)
+        with patch.object(tile_lattice, "MOST_MASKS", 1):
+            schedule = solved(made, prove=False)
+        assert schedule.residency is None and made.tiling is not None
+        shortest_s = shortest_tiled_s(made, made.tiling)
+        assert schedule.bound_s <= shortest_s * (1.0 + 1e-9)
+        shorter += shortest_s < schedule.makespan_s
+    assert shorter > 1
+
+
 @settings(max_examples=100, deadline=None)
 @given(made=tiled_problems(), more=st.integers(0, 20))
 def test_more_buffer_is_never_slower(made: Residency, more: int) -> None:
@@ -90,6 +109,38 @@ def test_the_fast_method_is_near_the_optimum(made: Residency) -> None:
         assert best is not None
         assert best.makespan_s <= fast.makespan_s * (1.0 + 1e-12)
         assert float(made.tiling.least_s.sum()) <= best.makespan_s * (1.0 + 1e-9)
+
+
+@settings(max_examples=100, deadline=None)
+@given(made=tiled_problems(), worse=st.sampled_from([1e-13, 1e-9, 0.01, 0.3]), whole=st.booleans())
+def test_what_cannot_pay_is_left_out(made: Residency, worse: float, whole: bool) -> None:
+    """With a plan known, the same plan is found to the bit as with none, and nothing beyond it."""
+    assert made.tiling is not None
+    lattice = made.tiling.graph.whole_lattice if whole else made.tiling.graph.fast_lattice
+    assert lattice is not None
+    every = search_tiles(made, made.tiling, lattice, NOTHING)
+    if every is not None:
+        known = every.makespan_s * (1.0 + worse), math.inf
+        assert search_tiles(made, made.tiling, lattice, known) == every
+        assert search_tiles(made, made.tiling, lattice, every.rank) is None
+
+
+@pytest.mark.parametrize("most", [32, 64])
+def test_sums_leave_no_other_group_out(most: int) -> None:
+    """Where groups are too many, those with sums go first, so that no plan without them is lost."""
+    fewer = 0
+    for seed in range(100, 180):
+        rng = random.Random(seed)
+        made, sums = random_tiled(rng), frozenset(i for i in range(7) if rng.random() < 0.4)
+        assert made.tiling is not None
+        tiles = made.tiling.graph
+        counts = tuple(() if i in sums else own for i, own in enumerate(tiles.counts))
+        with patch.object(tile_lattice, "MOST_MASKS", most):
+            every = lattice_of_orders(replace(tiles, sums=sums))
+            without = lattice_of_orders(replace(tiles, counts=counts))
+        assert set(without.arcs) <= set(every.arcs)
+        fewer += len(every.arcs) < len(lattice_of_orders(tiles).arcs)
+    assert fewer > 10
 
 
 def test_only_what_is_better_is_found() -> None:
