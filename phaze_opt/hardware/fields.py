@@ -40,6 +40,12 @@ ALIASES = {
     f"{CALIBRATION}sustained_clock_ghz": Alias(_SUSTAINED, _GIGA),
     f"{CALIBRATION}burst_clock_ghz": Alias(_BURST, _GIGA),
     f"{CALIBRATION}operator_overhead_us": Alias(f"{CALIBRATION}operator_overhead_s", _MICRO),
+    **{
+        f"{CALIBRATION}{cores}_core_gb_per_s": Alias(
+            f"{CALIBRATION}{cores}_core_bytes_per_s", _GIGA
+        )
+        for cores in ("vector", "scan")
+    },
 }
 """Names in convenient units."""
 

@@ -24,8 +24,9 @@ from phaze_opt.units import GIB, MIB
 
 PAPER = Accelerator(num_tc=8, num_vc=2, pe_x=128, pe_y=128, pe_vc=128, glb_bytes=128 * MIB)
 
-CUT = ("h20", "tpuv3", "tpuv4", "tpuv5e")
-"""A die of which most is switched off, and three of which only a limit or a span is known."""
+CUT = ("h20", "rtx-4090", "tpuv3", "tpuv4", "tpuv5e")
+"""A die of which most is switched off, one that lacks a ninth of its multiprocessors and a quarter
+of its L2, and three of which only a limit or a span is known."""
 
 
 @pytest.mark.parametrize(

@@ -110,7 +110,7 @@ def test_attention_in_fewer_bits_is_met() -> None:
 
 
 def test_the_trace_takes_no_less_than_the_physics() -> None:
-    """Kernels of DeepSeek's run take up to a sixth longer, its casts up to three times as long.
+    """Kernels of DeepSeek's run take up to a fifth longer, its casts up to three times as long.
 
     They cast by rows and by columns apart, which is one pass here, and of the exchanges a third are
     kernels that wait for other devices; tokens go out in fp8 over eight nodes.
@@ -119,6 +119,6 @@ def test_the_trace_takes_no_less_than_the_physics() -> None:
     errors = {row.case: row.error for row in table.rows}
     assert set(errors) == {"compute", "casts", "exchanges", "union"}
     for kind in ("compute", "union"):
-        assert -0.15 <= errors[kind] <= 0.0
+        assert -0.16 <= errors[kind] <= 0.0
     assert -0.57 <= errors["exchanges"] <= 0.0
     assert -0.7 <= errors["casts"] <= 0.0
