@@ -58,6 +58,7 @@ from phaze_opt.spec.objectives import (
 from phaze_opt.spec.run_inputs import RunInputs, run_inputs
 from phaze_opt.spec.study_spec import StudySpec
 from phaze_opt.training import Training
+from phaze_opt.units import GIB
 from phaze_opt.workload.graph import Workload, WorkloadVariant
 
 ROUNDING = 1e-9
@@ -88,6 +89,9 @@ def check_bounded(names: Sequence[ObjectiveName]) -> None:
             )
 
 
+PLACEMENT_BYTES = 4 * GIB
+"""Of tables of placements that are kept: on thousands of devices each takes tens of megabytes."""
+
 _KEPT = 64
 """Number of bounds of layers to keep, because options share them."""
 
@@ -117,7 +121,7 @@ class StudyBounds:
     likely: float | None = None
     _known: OrderedDict[Hashable, LeastLayers] = field(default_factory=OrderedDict)
     _chip_rates: OrderedDict[Hashable, ChipRates] = field(default_factory=OrderedDict)
-    _placements: dict[Hashable, LeastPlacement] = field(default_factory=dict)
+    _placements: OrderedDict[Hashable, LeastPlacement] = field(default_factory=OrderedDict)
     _energies: dict[Hashable, FloatArray] = field(default_factory=dict)
 
     @property
@@ -492,13 +496,23 @@ class StudyBounds:
         tensor = variant.tensor_parallel
         key = capture, tensor, cluster, training
         if key not in self._placements:
+            self._drop_placements()
             problem = bare_problem(variant, cluster, training, fusion)
             distinct = [index for _, index in variant.nodes]
             degrees = self._degrees(capture, cluster, training)
             most = self.study.spec.constraints.max_devices
             sent_s = links_s(variant, cluster, training, fusion)
             self._placements[key] = LeastPlacement(problem, tensor, distinct, degrees, most, sent_s)
+        self._placements.move_to_end(key)
         return self._placements[key]
+
+    def _drop_placements(self) -> None:
+        """Drop placements that were used the longest ago, beyond `PLACEMENT_BYTES` of tables."""
+        kept_bytes = 0
+        for key, placement in reversed([*self._placements.items()]):
+            kept_bytes += placement.table_bytes
+            if kept_bytes > PLACEMENT_BYTES:
+                del self._placements[key]
 
 
 def _network_of(tensor: int, cluster: Cluster, training: Training) -> object:

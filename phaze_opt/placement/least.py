@@ -87,6 +87,12 @@ class LeastPlacement:
         np.cumsum(self._links_s[:, self._distinct], axis=1, out=links[:, 1:])
         return replace(candidates, links=links, _fitting={})
 
+    @property
+    def table_bytes(self) -> int:
+        """Size of the tables that were filled so far."""
+        candidates: LeastCandidates | None = self.__dict__.get("_candidates")
+        return 0 if candidates is None else candidates.table_bytes
+
     def candidates_within(self, usable_bytes: float) -> CandidateArrays:
         """Return the candidates that fit a memory, as `least_times.least_times_s` takes them."""
         return self._candidates.fitting(usable_bytes)

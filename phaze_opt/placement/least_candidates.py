@@ -71,6 +71,14 @@ class LeastCandidates:
     ends: IntArray | None = None
     _fitting: dict[float, CandidateArrays] = field(default_factory=dict)
 
+    @property
+    def table_bytes(self) -> int:
+        """Size of the arrays, those of all memories that were asked for included."""
+        own = self.every_pass, self.lines, self.held, self.whole, self.real
+        fitting = self._fitting.values()
+        tables = (table for each in fitting for table in (each.limit, each.whole, each.real))
+        return sum(table.nbytes for table in (*own, *tables))
+
     def fitting(self, usable_bytes: float) -> CandidateArrays:
         """Return the arrays of the candidates that fit a memory, each computed once."""
         if usable_bytes not in self._fitting:

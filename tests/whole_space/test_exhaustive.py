@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from phaze_opt.bounds import best_first
+from phaze_opt.bounds import best_first, study_bounds
 from phaze_opt.bounds.best_first import BestFirst
 from phaze_opt.bounds.bounded_chips import BoundedChips
-from phaze_opt.bounds.bounding import bounds_of
+from phaze_opt.bounds.bounding import SpacePart, bounds_of
 from phaze_opt.bounds.space_chips import allowed_chips, option_indices
 from phaze_opt.bounds.study_bounds import StudyBounds
 from phaze_opt.errors import ConflictError, InputError
@@ -310,3 +310,20 @@ def test_the_batch_bound_knows_memory(prepared: Studies) -> None:
     some = replace(BoundedChips.of(chips, np.arange(3)), hbm_bytes=sizes)
     least_s, _ = StudyBounds(study.resolved, study.workloads()).least_of_batch(inputs, some)
     assert np.isinf(least_s[0]).all() and np.isfinite(least_s[1]).all()
+
+
+@pytest.mark.parametrize("name", ["today", "contexts"])
+def test_placements_that_are_dropped_are_made_again(
+    name: str, prepared: Studies, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without room for any tables the bounds are the same to the bit; the last one used stays."""
+    engine = engine_of(prepared[name])
+    rows = min(8, len(engine.grid.chips))
+    parts = [SpacePart(option, ((0, rows),)) for option in range(len(engine.grid.options))]
+    expected = engine.bound(parts)
+    assert len(engine.rule._placements) > 1
+    monkeypatch.setattr(study_bounds, "PLACEMENT_BYTES", 0)
+    again = engine_of(prepared[name])
+    for own, other in zip(again.bound(parts), expected, strict=True):
+        np.testing.assert_array_equal(own, other)
+    assert len(again.rule._placements) == 1
