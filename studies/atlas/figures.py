@@ -39,7 +39,7 @@ def picture(answers: Sequence[Answer]) -> str:
     }
     shown = {part: own for part, own in parts.items() if own}
     most = max(map(len, shown.values()))
-    with drawing(10.0, 1.0 * most + 2.2) as figure:
+    with drawing(2.6 * len(shown) + 4.5, 0.5 * most + 1.8) as figure:
         row = figure.subplots(1, len(shown) + 1, squeeze=False)[0]
         for axes, (part, own) in zip(row, shown.items(), strict=False):
             _known(axes, own)
@@ -88,7 +88,9 @@ def _time(axes: Axes, answers: Sequence[Answer]) -> None:
             left += share
     names = [*map(kind_words, kinds[:_KINDS]), *(["all else"] if len(kinds) > _KINDS else [])]
     handles = [axes.barh(0, 0.0, color=colour) for colour in _TIME_COLOURS[: len(names)]]
-    axes.legend(handles, names, loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False)
+    axes.legend(
+        handles, names, loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False, fontsize=8
+    )
     axes.set_title("time of the winners", fontsize=9)
     axes.set_yticks([])
     axes.set_ylim(len(answers) - 0.5, -0.5)
