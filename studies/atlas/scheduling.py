@@ -89,8 +89,8 @@ def schedules_lines(found: Mapping[str, Scheduled]) -> Iterator[str]:
         f"({_HBM_GIB:g} GiB of HBM, {_REST['glb_mib']} MiB), each with its best placement: first "
         "with one operator at a time, then with list schedules. At worst these reach "
         + " and ".join(f"{value:.3f} ({way})" for way, value in least.items())
-        + ". An operator may run on one core or on all cores of its type. Above 1, the exact search "
-        "has left a schedule open."
+        + ". An operator may run on one core or on all cores of its type. Above 1, the exact "
+        "search has left a schedule open."
     )
     yield ""
     head = [f"{cores} × {x}×{y}" for cores, x, y in ARRAYS]
