@@ -121,7 +121,10 @@ def _first(answers: Sequence[Answer]) -> Iterator[str]:
     certified = sum(answer.proven.status == "certified" for answer in answers)
     gaps = [each.proven.gap for each in answers if each.proven.status != "certified"]
     known = [gap for gap in gaps if gap is not None]
-    rest = f"; {len(known)} are at most {max(known):.1%} below it" if known else ""
+    rest = ""
+    if known:
+        rest = f"; a limit of time ended {len(known)} searches, at most {max(known):.1%} below "
+        rest += "their bound"
     if None in gaps:
         rest += f"; {gaps.count(None)} have no bound yet"
     yield (
@@ -153,6 +156,13 @@ def _first(answers: Sequence[Answer]) -> Iterator[str]:
             )
             + " of the joint optimum."
         )
+        worst = min(
+            (answer for answer in answers if answer.chip_first is not None),
+            key=lambda answer: relative(answer.chip_first, answer),
+        )
+        if worst.question.part != "models":
+            lost = f"{relative_words(worst.chip_first, worst)} ({worst.question.words})"
+            yield f"Of all questions the least is reached in {lost}."
 
 
 def _proofs(answers: Sequence[Answer]) -> Iterator[str]:

@@ -19,6 +19,11 @@ def _models(part: Sequence[Answer], _: Sequence[Answer]) -> Iterator[str]:
     """Yield the winners, and the known chips beside them."""
     yield "## The best chip for each model"
     yield ""
+    yield (
+        "MFU counts attention in full, as is usual, of which a causal mask leaves half: with many "
+        "tokens per sample it may exceed 100 %."
+    )
+    yield ""
     head = ("model", "samples/s", "MFU", "mm²", "TC", "VC", "GLB MiB", "HBM GiB", "placement")
     yield from table(head, (_winner(answer) for answer in part))
     yield ""
