@@ -26,7 +26,7 @@ _KINDS = len(_TIME_COLOURS) - 1
 
 
 def picture(answers: Sequence[Answer]) -> str:
-    """Draw, as SVG, throughput over the certified optimum, and shares of a batch.
+    """Draw, as SVG, throughput over the best that was found, and shares of a batch.
 
     Parameters
     ----------
@@ -70,7 +70,7 @@ def _known(axes: Axes, answers: Sequence[Answer]) -> None:
     axes.set_xlim(left=0.0)
     axes.grid(axis="y", color=LIGHT, linewidth=0.5)
     axes.set_axisbelow(True)
-    axes.set_xlabel("throughput over the\ncertified optimum in bf16", fontsize=8)
+    axes.set_xlabel("throughput over the best\nthat was found in bf16", fontsize=8)
 
 
 def _time(axes: Axes, answers: Sequence[Answer]) -> None:

@@ -11,7 +11,14 @@ from studies.atlas.examined import examined_lines
 from studies.atlas.markdown import table
 from studies.atlas.parts import PARTS, common_lines
 from studies.atlas.questions import Question
-from studies.atlas.ratios import CHIP_AXES, base_of, relative, relative_words, times_base
+from studies.atlas.ratios import (
+    CHIP_AXES,
+    base_of,
+    proof_words,
+    relative,
+    relative_words,
+    times_base,
+)
 from studies.atlas.robustness import NEAR, robust_lines
 from studies.atlas.scheduling import schedules_lines
 
@@ -73,8 +80,11 @@ def _joint(firsts: Sequence[Answer]) -> Iterator[str]:
     )
     yield ""
     ordered = sorted(firsts, key=lambda each: relative(each.chip_first, each))
-    rows = ([each.question.words, relative_words(each.chip_first, each)] for each in ordered)
-    yield from table(("question", "chip first"), rows)
+    rows = (
+        [each.question.words, relative_words(each.chip_first, each), proof_words(each)]
+        for each in ordered
+    )
+    yield from table(("question", "chip first", "joint optimum"), rows)
 
 
 def _changing(answers: Sequence[Answer]) -> Iterator[str]:
@@ -177,17 +187,9 @@ def _proofs(answers: Sequence[Answer]) -> Iterator[str]:
                 answer.question.spec.name,
                 f"{answer.proven.points:,}",
                 f"{answer.proven.evaluated:,}",
-                _status(answer),
+                proof_words(answer),
                 "not checked" if answer.checks is None else f"{answer.checks:,}",
             ]
             for answer in answers
         ),
     )
-
-
-def _status(answer: Answer) -> str:
-    """Return whether the optimum is certified, else its gap."""
-    proven = answer.proven
-    if proven.status == "certified":
-        return proven.status
-    return "no bound yet" if proven.gap is None else f"gap {proven.gap:.1%}"

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from phaze_opt.report.words import kind_words
 from phaze_opt.spec.axes import Scalar
 from phaze_opt.units import format_number
 from studies.atlas.answers import Answer, Common
 from studies.atlas.markdown import table
-from studies.atlas.ratios import base_of, chip_words, relative_words, times_base
+from studies.atlas.ratios import base_of, chip_words, proof_words, relative_words, times_base
 
 PICTURE = "atlas.svg"
+Columns = Mapping[str, Callable[[Answer], str]]
+"""Cells of a table by the names of its columns."""
+
 _LEAST_SHARE = 0.01
 
 
@@ -20,12 +23,22 @@ def _models(part: Sequence[Answer], _: Sequence[Answer]) -> Iterator[str]:
     yield "## The best chip for each model"
     yield ""
     yield (
-        "MFU counts attention in full, as is usual, of which a causal mask leaves half: with many "
-        "tokens per sample it may exceed 100 %."
+        "A gap stands beside what is not certified. MFU counts attention in full, as is usual, of "
+        "which a causal mask leaves half: with many tokens per sample it may exceed 100 %."
     )
     yield ""
-    head = ("model", "samples/s", "MFU", "mm²", "TC", "VC", "GLB MiB", "HBM GiB", "placement")
-    yield from table(head, (_winner(answer) for answer in part))
+    columns: Columns = {
+        "model": _words,
+        "samples/s": _speed,
+        "MFU": _mfu,
+        "mm²": _area,
+        "TC": lambda each: "{num_tc} × {pe_x}×{pe_y}".format(**each.proven.values),
+        "VC": lambda each: "{num_vc} × {pe_vc}".format(**each.proven.values),
+        "GLB MiB": lambda each: _value(each, "glb_mib"),
+        "HBM GiB": lambda each: _value(each, "hbm_gib"),
+        "placement": _placement,
+    }
+    yield from _table(part, columns)
     yield ""
     yield f"![Known chips, and where the time of the winners goes]({PICTURE})"
     yield ""
@@ -37,7 +50,7 @@ def _models(part: Sequence[Answer], _: Sequence[Answer]) -> Iterator[str]:
     yield "## Known chips on the same question"
     yield ""
     yield (
-        "Throughput relative to the certified optimum. All have the network of the question; the "
+        "Throughput relative to the best that was found. All have the network of the question; the "
         "area is that of the area model, in which the H100 is the limit, so that larger chips may "
         "be above 1."
     )
@@ -115,27 +128,20 @@ def _watts(part: Sequence[Answer], _: Sequence[Answer]) -> Iterator[str]:
 
 def _paid(part: Sequence[Answer]) -> Iterator[str]:
     """Yield the tables of winners within a budget, and of known chips beside them."""
-    head = ("model", "samples/s", "MFU", "chips", "million USD", "W each", "mm²", "chip", "bits")
-    yield from table(
-        head,
-        (
-            [
-                answer.question.words,
-                format_number(trained.samples_per_s),
-                f"{trained.mfu:.1%}",
-                f"{trained.devices:,}",
-                f"{trained.tco_usd / 1e6:.1f}",
-                f"{trained.wall_power_w:,.0f}",
-                f"{trained.area_mm2:,.0f}",
-                chip_words(answer.proven.values),
-                str(answer.proven.values.get("precision", "bf16")),
-            ]
-            for answer in part
-            for trained in [answer.proven.trained]
-        ),
-    )
+    columns: Columns = {
+        "model": _words,
+        "samples/s": _speed,
+        "MFU": _mfu,
+        "chips": lambda each: f"{each.proven.trained.devices:,}",
+        "million USD": lambda each: f"{each.proven.trained.tco_usd / 1e6:.1f}",
+        "W each": lambda each: f"{each.proven.trained.wall_power_w:,.0f}",
+        "mm²": _area,
+        "chip": _chip,
+        "bits": lambda each: _value(each, "precision") or "bf16",
+    }
+    yield from _table(part, columns)
     yield ""
-    yield "Known chips within the same budget, relative to the certified optimum in bf16:"
+    yield "Known chips within the same budget, relative to the best that was found in bf16:"
     yield ""
     yield from _beside(part)
 
@@ -150,21 +156,15 @@ def _network(part: Sequence[Answer], answers: Sequence[Answer]) -> Iterator[str]
         "domain, their links and the bandwidth between domains are searched."
     )
     yield ""
-    head = ("question", "samples/s", "× the answer above", "chip", "network", "placement")
-    yield from table(
-        head,
-        (
-            [
-                answer.question.words,
-                format_number(answer.proven.trained.samples_per_s),
-                f"{times_base(answer, answers):.3f}",
-                chip_words(answer.proven.values),
-                _network_words(answer.proven.values),
-                answer.proven.trained.placement,
-            ]
-            for answer in part
-        ),
-    )
+    columns: Columns = {
+        "question": _words,
+        "samples/s": _speed,
+        "× the answer above": lambda each: f"{times_base(each, answers):.3f}",
+        "chip": _chip,
+        "network": lambda each: _network_words(each.proven.values),
+        "placement": _placement,
+    }
+    yield from _table(part, columns)
 
 
 def _network_words(values: Mapping[str, Scalar]) -> str:
@@ -181,23 +181,16 @@ def _bits(part: Sequence[Answer], answers: Sequence[Answer]) -> Iterator[str]:
     yield ""
     yield "The precision and the multipliers of fewer bits are searched, within the same area."
     yield ""
-    head = ("model", "samples/s", "× bf16", "precision", "fp8 per bf16", "fp4 per bf16", "mm²")
-    yield from table(
-        head,
-        (
-            [
-                answer.question.words,
-                format_number(answer.proven.trained.samples_per_s),
-                f"{times_base(answer, answers):.3f}",
-                *(
-                    str(answer.proven.values.get(axis, ""))
-                    for axis in ("precision", "fp8_ratio", "fp4_ratio")
-                ),
-                f"{answer.proven.trained.area_mm2:,.0f}",
-            ]
-            for answer in part
-        ),
-    )
+    columns: Columns = {
+        "model": _words,
+        "samples/s": _speed,
+        "× bf16": lambda each: f"{times_base(each, answers):.3f}",
+        "precision": lambda each: _value(each, "precision"),
+        "fp8 per bf16": lambda each: _value(each, "fp8_ratio"),
+        "fp4 per bf16": lambda each: _value(each, "fp4_ratio"),
+        "mm²": _area,
+    }
+    yield from _table(part, columns)
 
 
 def _devices(part: Sequence[Answer], answers: Sequence[Answer]) -> Iterator[str]:
@@ -206,21 +199,17 @@ def _devices(part: Sequence[Answer], answers: Sequence[Answer]) -> Iterator[str]
     yield ""
     yield "The global batch grows with them. Samples per second and device stand against 1,024."
     yield ""
-    head = ("question", "samples/s", "× for each device", "MFU", "chip", "placement")
-    yield from table(
-        head,
-        (
-            [
-                answer.question.words,
-                format_number(answer.proven.trained.samples_per_s),
-                f"{times_base(answer, answers) * _fewer_devices(answer, answers):.3f}",
-                f"{answer.proven.trained.mfu:.1%}",
-                chip_words(answer.proven.values),
-                answer.proven.trained.placement,
-            ]
-            for answer in part
+    columns: Columns = {
+        "question": _words,
+        "samples/s": _speed,
+        "× for each device": lambda each: (
+            f"{times_base(each, answers) * _fewer_devices(each, answers):.3f}"
         ),
-    )
+        "MFU": _mfu,
+        "chip": _chip,
+        "placement": _placement,
+    }
+    yield from _table(part, columns)
 
 
 def _variants(part: Sequence[Answer], answers: Sequence[Answer]) -> Iterator[str]:
@@ -229,20 +218,14 @@ def _variants(part: Sequence[Answer], answers: Sequence[Answer]) -> Iterator[str
     yield ""
     yield "The chip and the placement are searched again for every row."
     yield ""
-    head = ("question", "samples/s", "× the answer above", "chip", "placement")
-    yield from table(
-        head,
-        (
-            [
-                answer.question.words,
-                format_number(answer.proven.trained.samples_per_s),
-                f"{times_base(answer, answers):.3f}",
-                chip_words(answer.proven.values),
-                answer.proven.trained.placement,
-            ]
-            for answer in part
-        ),
-    )
+    columns: Columns = {
+        "question": _words,
+        "samples/s": _speed,
+        "× the answer above": lambda each: f"{times_base(each, answers):.3f}",
+        "chip": _chip,
+        "placement": _placement,
+    }
+    yield from _table(part, columns)
 
 
 PARTS = {
@@ -256,20 +239,40 @@ PARTS = {
 }
 
 
-def _winner(answer: Answer) -> list[str]:
-    """Return the row of a winner."""
-    values, trained = answer.proven.values, answer.proven.trained
-    return [
-        answer.question.words,
-        format_number(trained.samples_per_s),
-        f"{trained.mfu:.1%}",
-        f"{trained.area_mm2:,.0f}",
-        f"{values['num_tc']} × {values['pe_x']}×{values['pe_y']}",
-        f"{values['num_vc']} × {values['pe_vc']}",
-        str(values["glb_mib"]),
-        str(values["hbm_gib"]),
-        trained.placement,
-    ]
+def _table(part: Sequence[Answer], columns: Columns) -> Iterator[str]:
+    """Yield a table with a row for every answer."""
+    yield from table(tuple(columns), ([cell(each) for cell in columns.values()] for each in part))
+
+
+def _words(answer: Answer) -> str:
+    return answer.question.words
+
+
+def _speed(answer: Answer) -> str:
+    """Return samples per second, with the gap of what is not certified."""
+    gap = "" if answer.proven.status == "certified" else f" ({proof_words(answer)})"
+    return f"{format_number(answer.proven.trained.samples_per_s)}{gap}"
+
+
+def _mfu(answer: Answer) -> str:
+    return f"{answer.proven.trained.mfu:.1%}"
+
+
+def _area(answer: Answer) -> str:
+    return f"{answer.proven.trained.area_mm2:,.0f}"
+
+
+def _chip(answer: Answer) -> str:
+    return chip_words(answer.proven.values)
+
+
+def _placement(answer: Answer) -> str:
+    return answer.proven.trained.placement
+
+
+def _value(answer: Answer, axis: str) -> str:
+    """Return the value on an axis; empty where the space has no such axis."""
+    return str(answer.proven.values.get(axis, ""))
 
 
 def _time(shares: Mapping[str, float]) -> str:

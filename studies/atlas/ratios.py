@@ -35,3 +35,11 @@ def times_base(answer: Answer, answers: Sequence[Answer]) -> float:
 def chip_words(values: Mapping[str, Scalar]) -> str:
     """Return a chip in a few words."""
     return "{} × {}×{}, {} × {}, {} MiB, {} GiB".format(*(values[name] for name in CHIP_AXES))
+
+
+def proof_words(answer: Answer) -> str:
+    """Say whether an optimum is certified, else its gap."""
+    proven = answer.proven
+    if proven.status == "certified":
+        return proven.status
+    return "no bound yet" if proven.gap is None else f"gap {proven.gap:.1%}"

@@ -15,7 +15,7 @@ from phaze_opt.hardware.ranges import at_rates, rate_ranges
 def test_only_chips_that_were_measured_state_a_range() -> None:
     """Those on paper and TPUs do not; a range holds what is stated and is marked with a source.
 
-    Nor do chips of which nobody published an operator. Of the GB10 not even the peak is published.
+    Nor do chips of which nobody published an operator.
     """
     for name, preset in accelerator_presets().items():
         ranges = rate_ranges(preset.accelerator)
@@ -25,8 +25,7 @@ def test_only_chips_that_were_measured_state_a_range() -> None:
                 assert preset.provenance[f"calibration.{rate}_rate_low"].source
         for one in ranges.values():
             # No time per batch is more than 15 % off.
-            least = 0.5 if name == "gb10" else 1 / 1.15 - 1e-3
-            assert least <= one.low <= 1.0 <= one.high <= 1 / 0.85
+            assert 1 / 1.15 - 1e-3 <= one.low <= 1.0 <= one.high <= 1 / 0.85
 
 
 def test_all_rates_of_the_arrays_move_together() -> None:

@@ -110,7 +110,7 @@ def test_attention_in_fewer_bits_is_met() -> None:
 
 
 def test_the_trace_takes_no_less_than_the_physics() -> None:
-    """Kernels of DeepSeek's run take up to a fifth longer, its casts up to three times as long.
+    """Kernels of DeepSeek's run take up to 15 % longer, its casts up to three times as long.
 
     They cast by rows and by columns apart, which is one pass here, and of the exchanges a third are
     kernels that wait for other devices; tokens go out in fp8 over eight nodes.
@@ -118,7 +118,7 @@ def test_the_trace_takes_no_less_than_the_physics() -> None:
     (table,) = validate_trace()
     errors = {row.case: row.error for row in table.rows}
     assert set(errors) == {"compute", "casts", "exchanges", "union"}
-    for kind in ("compute", "union"):
-        assert -0.16 <= errors[kind] <= 0.0
+    assert -0.13 <= errors["compute"] <= 0.0
+    assert -0.155 <= errors["union"] <= 0.0
     assert -0.57 <= errors["exchanges"] <= 0.0
     assert -0.7 <= errors["casts"] <= 0.0
