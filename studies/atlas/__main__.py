@@ -53,9 +53,7 @@ def main() -> None:
     asked = _asked(options.only, options.parts)
     left = [each for each in asked if options.kept and not is_proven(work, each)]
     asked = [question for question in asked if question not in left]
-    answers = work.in_processes(answer, asked)
-    if options.check:
-        answers = check(work, answers)
+    answers = check(work, work.in_processes(answer, asked), kept=not options.check)
     models = [each.question for each in answers if each.question.part == "models"]
     common = []
     if len(models) == len(MODELS) and (options.parts is None or "common" in options.parts):

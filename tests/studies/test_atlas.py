@@ -126,7 +126,10 @@ def test_answers_are_kept(work: Work, answers: list[Answer]) -> None:
     first = answers[0]
     told: list[str] = []
     silent = replace(work, tell=told.append)
-    assert check(silent, [answer(silent, first.question)]) == [first] and not told
+    again = [answer(silent, first.question)]
+    assert check(silent, again) == check(silent, again, kept=True) == [first] and not told
+    (other,) = check(silent, [answers[1]], kept=True)
+    assert other.checks is None and other.proven.status == "certified" and not told
 
 
 def test_every_figure_of_the_page_is_an_answer(answers: list[Answer]) -> None:
