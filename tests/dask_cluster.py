@@ -6,7 +6,14 @@ import os
 import socket
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
+
+from distributed import Client
+
+PATIENCE_S = 120
+"""For processes that start on a machine that is busy."""
 
 
 class Cluster:
@@ -24,15 +31,17 @@ class Cluster:
         self.start()
 
     def start(self) -> None:
-        """Start the scheduler, and the workers, which end with the one that they had."""
+        """Start the scheduler and the workers; those that there were are gone for certain."""
+        self._kill(self.workers)
         place = ("--host", "127.0.0.1", "--port", str(self.port), "--no-show", "--no-dashboard")
         self.scheduler = self._started("dask_scheduler", *place)
-        options = ("--nthreads", "1", "--no-nanny", "--no-dashboard", "--death-timeout", "60")
-        for worker in self.workers:
-            worker.wait(60)
+        options = ("--nthreads", "1", "--no-nanny", "--no-dashboard")
         self.workers = [
             self._started("dask_worker", self.address, *options) for _ in range(self._count)
         ]
+        connect: Any = Client  # without types
+        with connect(self.address, timeout=PATIENCE_S, set_as_default=False) as client:
+            client.wait_for_workers(self._count, timeout=PATIENCE_S)
 
     def _started(self, program: str, *options: str) -> subprocess.Popen[bytes]:
         command = [sys.executable, "-m", f"distributed.cli.{program}", *options]
@@ -43,6 +52,10 @@ class Cluster:
 
     def end(self) -> None:
         """Kill all processes."""
-        for process in (self.scheduler, *self.workers):
+        self._kill([self.scheduler, *self.workers])
+
+    @staticmethod
+    def _kill(processes: Sequence[subprocess.Popen[bytes]]) -> None:
+        for process in processes:
             process.kill()
             process.wait()

@@ -8,8 +8,8 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import BrokenExecutor, CancelledError, Executor, Future
-from contextlib import contextmanager
+from concurrent.futures import BrokenExecutor, CancelledError, Executor, Future, wait
+from contextlib import contextmanager, suppress
 from typing import Any, Generic, TypeVar
 
 from phaze_opt.errors import InputError, PhazeError
@@ -27,6 +27,9 @@ MOST_RESTARTS = 30
 
 POLL_S = 0.1
 
+CHECK_S = 1.0
+"""Seconds between two looks at who the scheduler is."""
+
 _LOST = (BrokenExecutor, CancelledError)
 """What a task ends with whose processes, or whose scheduler of dask, are gone."""
 
@@ -41,14 +44,27 @@ class LastingExecutor:
     start
         Starts the processes.
     on_lost
-        Called after processes were lost.
+        Called with the executor whose processes were lost, before others are started.
+    runner
+        Tells who gives work to the processes now: what was submitted to another one is lost, even
+        where nobody says so.
+    refusals
+        What an executor raises, besides `BrokenExecutor`, when it has no processes any more.
     """
 
     def __init__(
-        self, start: Callable[[], Executor], on_lost: Callable[[], None] = lambda: None
+        self,
+        start: Callable[[], Executor],
+        on_lost: Callable[[Executor], None],
+        runner: Callable[[], object] = lambda: None,
+        refusals: tuple[type[Exception], ...] = (),
     ) -> None:
         self._start = start
         self._on_lost = on_lost
+        self._runner = runner
+        self._refusals: tuple[type[BaseException], ...] = (*_LOST, *refusals)
+        self._known_runner = runner()
+        self._checked_s = time.monotonic()
         self._executor = start()
         self._restarts = 0
         self._unfinished: set[Future[Any]] = set()
@@ -67,7 +83,7 @@ class LastingExecutor:
         """Submit work; return the executor that has it, and its future."""
         try:
             future = self._executor.submit(work)
-        except _LOST:
+        except self._refusals:
             self.replace(self._executor)
             future = self._executor.submit(work)
         self._unfinished.add(future)
@@ -81,9 +97,22 @@ class LastingExecutor:
         self._restarts += 1
         if self._restarts > MOST_RESTARTS:
             raise PhazeError(f"Processes were killed {self._restarts} times.")
-        lost.shutdown(wait=True)
-        self._on_lost()
+        self._on_lost(lost)
         self._executor = self._start()
+        self._known_runner = self._runner()
+
+    def forget(self, future: Future[Any]) -> None:
+        """Do not cancel a future at the end, since its work was submitted again."""
+        self._unfinished.discard(future)
+
+    def is_lost(self, executor: Executor) -> bool:
+        """Whether what an executor was given is lost; asks at most once in `CHECK_S`."""
+        if executor is self._executor and time.monotonic() > self._checked_s + CHECK_S:
+            runner = self._runner()
+            self._checked_s = time.monotonic()
+            if runner != self._known_runner:
+                self.replace(executor)
+        return executor is not self._executor
 
 
 class LastingTask(Generic[T]):
@@ -97,6 +126,8 @@ class LastingTask(Generic[T]):
     def is_done(self) -> bool:
         """Whether there is a result, or an error; lost work is submitted again."""
         if not self._future.done():
+            if self._executor.is_lost(self._runs_on):
+                self._again()
             return False
         if self._future.cancelled() or isinstance(self._future.exception(), _LOST):
             self._again()
@@ -106,6 +137,10 @@ class LastingTask(Generic[T]):
     def result(self) -> T:
         """Return the result, as soon as it is computed."""
         while True:
+            if not wait((self._future,), CHECK_S).done:
+                if self._executor.is_lost(self._runs_on):
+                    self._again()
+                continue
             try:
                 return self._future.result()
             except _LOST:
@@ -117,6 +152,7 @@ class LastingTask(Generic[T]):
 
     def _again(self) -> None:
         """Submit the work to processes that are not lost."""
+        self._executor.forget(self._future)
         self._executor.replace(self._runs_on)
         self._runs_on, self._future = self._executor.begin(self._work)
 
@@ -141,6 +177,7 @@ def dask_executor(address: str) -> Iterator[tuple[LastingExecutor, int]]:
         If dask is not installed, or there is no scheduler.
     """
     client = _dask_client(address, CONNECT_S)
+    known: str | None = None
     workers = max(1, sum(client.nthreads().values()))
 
     def start() -> Executor:
@@ -148,7 +185,17 @@ def dask_executor(address: str) -> Iterator[tuple[LastingExecutor, int]]:
         executor: Executor = client.get_executor(pure=False, retries=3)
         return executor
 
-    def connect_again() -> None:
+    def scheduler() -> str | None:
+        # A client that connects again by itself leaves futures open whose results it was fetching.
+        nonlocal known
+        if client.status == "running":
+            with suppress(OSError):
+                known = str(client.scheduler_info()["id"])
+        elif client.status != "connecting":
+            known = None
+        return known
+
+    def connect_again(lost: Executor) -> None:
         nonlocal client
         _log.warning("The dask scheduler at %s is gone; waiting for another one.", address)
         while client.status == "connecting":  # by itself, for as long as at first
@@ -156,7 +203,9 @@ def dask_executor(address: str) -> Iterator[tuple[LastingExecutor, int]]:
         if client.status != "running":
             client = _dask_client(address, RESTART_S)
 
-    executor = LastingExecutor(start, connect_again)
+    from distributed.client import ClosedClientError
+
+    executor = LastingExecutor(start, connect_again, scheduler, (ClosedClientError,))
     try:
         yield executor, workers
     finally:

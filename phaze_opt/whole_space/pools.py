@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import multiprocessing
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import Executor, ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -124,9 +124,14 @@ def processes(job: EngineJob, storage: Storage, workers: int) -> Iterator[Remote
     """
     context = multiprocessing.get_context("spawn")
     start = partial(ProcessPoolExecutor, workers, mp_context=context, initializer=begin_in_process)
-    with storage_in_environment(storage):
+
+    def expire(lost: Executor) -> None:
         # Other workers need not wait for the points that lost processes were evaluating.
-        executor = LastingExecutor(start, partial(expire_dead_workers, storage))
+        lost.shutdown(wait=True)
+        expire_dead_workers(storage)
+
+    with storage_in_environment(storage):
+        executor = LastingExecutor(start, expire)
         try:
             yield RemotePool(job, workers, executor)
         finally:
