@@ -8,16 +8,17 @@ An option or objective that no bound knows is refused, never ignored.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from phaze_opt.arrays import FloatArray, IntArray
 from phaze_opt.bounds.bounded_chips import BoundedChips
+from phaze_opt.bounds.box_times import BoxTimes, loses
 from phaze_opt.bounds.paid_chips import PaidChips
 from phaze_opt.bounds.power_limit import PowerLimit, seconds_within_w
-from phaze_opt.bounds.space_chips import EnergyKinds
+from phaze_opt.bounds.space_chips import EnergyKinds, SpaceChips
 from phaze_opt.choices import FusionMode
 from phaze_opt.degrees import Degrees
 from phaze_opt.errors import InputError
@@ -92,8 +93,36 @@ def check_bounded(names: Sequence[ObjectiveName]) -> None:
 PLACEMENT_BYTES = 4 * GIB
 """Of tables of placements that are kept: on thousands of devices each takes tens of megabytes."""
 
+DROPPED_AFTER = 16
+"""Placements, after which those that are too much are dropped: to add tables up takes its time."""
+
 _KEPT = 64
 """Number of bounds of layers to keep, because options share them."""
+
+
+@dataclass(frozen=True, eq=False)
+class _Way:
+    """One way to place a model, see `phaze_opt.bounds.box_times`.
+
+    Attributes
+    ----------
+    run, variant
+        On one slice of the network, at one tensor degree.
+    batch_j : (architectures,)
+        The least energy of a batch; 0 where that is not asked.
+    cooled_s : (sizes, architectures)
+        The time in which that keeps a limit of the power.
+    """
+
+    run: RunInputs
+    variant: WorkloadVariant
+    batch_j: FloatArray
+    cooled_s: FloatArray
+
+    @property
+    def key(self) -> Hashable:
+        """All that tells it from others."""
+        return self.run.capture, self.variant.tensor_parallel, self.run.cluster, self.run.training
 
 
 @dataclass(eq=False)
@@ -123,6 +152,7 @@ class StudyBounds:
     _chip_rates: OrderedDict[Hashable, ChipRates] = field(default_factory=OrderedDict)
     _placements: OrderedDict[Hashable, LeastPlacement] = field(default_factory=OrderedDict)
     _energies: dict[Hashable, FloatArray] = field(default_factory=dict)
+    _box_times: BoxTimes | None = None
 
     @property
     def bounded(self) -> ObjectiveKind:
@@ -313,13 +343,50 @@ class StudyBounds:
 
     def _bounds_of_run(self, inputs: Sequence[RunInputs], chips: BoundedChips) -> FloatArray:
         """Bound one workload; see `_bounds`."""
-        rates, least_j = np.zeros(chips.hbm_bytes.shape), np.full(chips.hbm_bytes.shape, np.inf)
-        for run in inputs:
-            batch_s, batch_j = self.least_of_batch(run, chips)
-            samples = run.training.global_batch
-            rates = np.maximum(rates, np.where(np.isfinite(batch_s), samples / batch_s, 0.0))
-            least_j = np.minimum(least_j, batch_j / samples)
-        return np.stack([rates * (1.0 + ROUNDING), least_j])
+        least_s, least_j = np.full((2, *chips.hbm_bytes.shape), np.inf)
+        every = [(run, list(self._ways(run, chips))) for run in inputs]
+        if not chips.rooflines:
+            every.sort(key=lambda own: self._least_on_boxes_s(own[1], chips))
+        for run, ways in every:
+            batch_s, batch_j = self._least_of_ways(run, ways, chips, least_s)
+            least_s, least_j = np.minimum(least_s, batch_s), np.minimum(least_j, batch_j)
+        samples = inputs[0].training.global_batch
+        rates = np.where(np.isfinite(least_s), samples / least_s, 0.0)
+        return np.stack([rates * (1.0 + ROUNDING), least_j / samples])
+
+    def _least_on_boxes_s(self, ways: Sequence[_Way], chips: BoundedChips) -> float:
+        """Bound the time of a batch on the boxes of all of some chips, as far as it is known."""
+        on_boxes = (self._box_times_s(each, chips) for each in ways)
+        return min([float(each.min()) for each in on_boxes if each is not None], default=0.0)
+
+    def _box_times_s(self, way: _Way, chips: BoundedChips) -> FloatArray | None:
+        """Bound the time of a batch on the boxes of chips; ``None`` where there is no room."""
+
+        def bound(boxes: BoundedChips) -> FloatArray:
+            every_s = np.full(boxes.hbm_bytes.shape, np.inf)
+            return self._least_s(way, boxes, self._rates_of_sizes(way.run, boxes), every_s)
+
+        return self.box_times(chips.space).of(way.key, chips, bound)
+
+    def box_times(self, space: SpaceChips) -> BoxTimes:
+        """Return the least seconds of boxes of a space."""
+        if self._box_times is None or self._box_times.space is not space:
+            self._box_times = BoxTimes(space)
+        return self._box_times
+
+    def _ways(self, inputs: RunInputs, chips: BoundedChips) -> Iterator[_Way]:
+        """Yield all ways to place a run."""
+        limits = self.study.spec.constraints
+        paid = PaidChips(self.study, chips, inputs.cluster) if limits.is_paid else None
+        for run in self.on_slices(inputs):
+            limits_w = self.power_limit_w(run.cluster, paid)
+            limits_w = np.broadcast_to(limits_w, chips.hbm_bytes.shape)
+            for variant in self.variants(run):
+                batch_j = np.zeros(len(chips.area_mm2))
+                if self.asks_for_energy:
+                    by_kind = self.least_batch_j(run, variant, chips.space.energy_kinds)
+                    batch_j = chips.least(by_kind)
+                yield _Way(run, variant, batch_j, seconds_within_w(batch_j, limits_w))
 
     def least_of_batch(self, inputs: RunInputs, chips: BoundedChips) -> FloatArray:
         """Bound the time and the energy of a batch from below, over all placements.
@@ -339,47 +406,108 @@ class StudyBounds:
             Seconds and joules; infinite where surely no placement fits and keeps all limits. Joules
             are 0 where the study does not ask for them.
         """
-        training, fusion = inputs.training, default_fusion(chips.architectures[0])
-        as_fused = training_as_fused(training, fusion)
-        lane_rate, limits = self.study.lane_rate, self.study.spec.constraints
-        rates = self._rates(chips, inputs.cluster, as_fused, fusion)
-        usable = chips.architectures.column("calibration.usable_hbm_share")[:, 0]
-        usable = usable * (1.0 - limits.min_memory_margin)
-        glb_bytes = chips.architectures.column("glb_bytes")[:, 0]
+        unknown_s = np.full(chips.hbm_bytes.shape, np.inf)
+        return self._least_of_ways(inputs, list(self._ways(inputs, chips)), chips, unknown_s)
+
+    def _least_of_ways(
+        self, inputs: RunInputs, ways: Sequence[_Way], chips: BoundedChips, known_s: FloatArray
+    ) -> FloatArray:
+        """Do as `least_of_batch`; times need not be exact from those on that are known."""
+        limits = self.study.spec.constraints
+        sizes = self._rates_of_sizes(inputs, chips)
         best = np.full((2, *chips.hbm_bytes.shape), np.inf)
         power = PowerLimit(chips.hbm_bytes.shape, self.likely)
-        paid = PaidChips(self.study, chips, inputs.cluster) if limits.is_paid else None
-        for run in self.on_slices(inputs):
-            limits_w = self.power_limit_w(run.cluster, paid)
-            limits_w = np.broadcast_to(limits_w, chips.hbm_bytes.shape)
-            for variant in self.variants(run):
-                layers = self._layers(run.capture, variant, chips, run.cluster, training)
-                placement = self.placement(run.capture, variant, run.cluster, as_fused, fusion)
-                batch_j, longest = np.zeros(len(chips.area_mm2)), None
-                if self.asks_for_energy:
-                    by_kind = self.least_batch_j(run, variant, chips.space.energy_kinds)
-                    batch_j = chips.least(by_kind)
-                if limits.limits_power and not chips.rooflines:
-                    longest = longest_layers(
-                        variant, chips.architectures, run.cluster, training, lane_rate=lane_rate
-                    )
-                for size, hbm_bytes in enumerate(chips.hbm_bytes):
-                    capacities = memory_bytes(hbm_bytes, glb_bytes)
-                    of_size = replace(rates, hbm_usable_bytes=capacities * usable)
-                    # What is not faster may still take less energy.
-                    known_s = None if self._by_energy else best[0, size]
-                    least_s = placement.least_s(
-                        layers, of_size, known_s, splits=not chips.rooflines
-                    )
-                    own_s = seconds_within_w(batch_j, limits_w[size])
-                    least_s = power.slowed_s(size, least_s, own_s, best[0, size])
-                    least_s[least_s > self.time_limit_s] = np.inf
-                    least_j = np.where(np.isfinite(least_s), batch_j, np.inf)
-                    best[:, size] = np.minimum(best[:, size], [least_s, least_j])
-                    if longest is not None:
-                        power.fastest(size, placement.most_s(longest, of_size))
+        is_every_box = chips is self.box_times(chips.space).boxes
+        may_skip = not (chips.rooflines or self._by_energy or self.likely is not None)
+        on_boxes = [
+            self._box_times_s(way, chips) if is_every_box or may_skip else None for way in ways
+        ]
+        skips = may_skip and self._none_is_too_hot(ways, on_boxes)
+        for way, box_s in zip(ways, on_boxes, strict=True):
+            enough_s = best[0]
+            if skips:
+                enough_s = np.minimum(best[0], known_s)
+                if loses(box_s, enough_s):
+                    continue
+            # What is not faster may still take less energy.
+            enough_s = np.full_like(enough_s, np.inf) if self._by_energy else enough_s
+            every_s = box_s if is_every_box else None
+            if every_s is None:
+                every_s = self._least_s(way, chips, sizes, enough_s)
+            for size, least_s in enumerate(every_s):
+                slowed_s = power.slowed_s(size, least_s, way.cooled_s[size], best[0, size])
+                slowed_s = np.where(slowed_s > self.time_limit_s, np.inf, slowed_s)
+                least_j = np.where(np.isfinite(slowed_s), way.batch_j, np.inf)
+                best[:, size] = np.minimum(best[:, size], [slowed_s, least_j])
+            if limits.limits_power and not chips.rooflines and not skips:
+                for size, most_s in enumerate(self._most_s(way, chips, sizes)):
+                    power.fastest(size, most_s)
         best[:, power.excluded(best[0])] = np.inf
         return best
+
+    def _none_is_too_hot(self, ways: Sequence[_Way], on_boxes: Sequence[FloatArray | None]) -> bool:
+        """Whether surely no chip is excluded by a limit of the power.
+
+        So it is if some way keeps it in the least time of any, as far as the boxes tell.
+        """
+        if not self.study.spec.constraints.limits_power:
+            return True
+        known = [each for each in on_boxes if each is not None]
+        if len(known) < len(ways):
+            return False
+        cooled_s = np.minimum.reduce([way.cooled_s for way in ways])
+        return bool((cooled_s.min(axis=0) <= np.minimum.reduce(known)).all())
+
+    def _least_s(
+        self,
+        way: _Way,
+        chips: BoundedChips,
+        sizes: Sequence[ChipRates],
+        known_s: FloatArray,
+    ) -> FloatArray:
+        """Bound the time of a batch in one way, as far as it is below what is known.
+
+        Returns
+        -------
+        least_s : (sizes, architectures)
+        """
+        run, variant = way.run, way.variant
+        layers = self._layers(run.capture, variant, chips, run.cluster, run.training)
+        placement, splits = self._placement_of(way, chips), not chips.rooflines
+        return np.stack(
+            [
+                placement.least_s(layers, rates, known, splits=splits)
+                for rates, known in zip(sizes, known_s, strict=True)
+            ]
+        )
+
+    def _most_s(self, way: _Way, chips: BoundedChips, sizes: Sequence[ChipRates]) -> FloatArray:
+        """Bound the time of a batch of the fastest placement in one way from above."""
+        run, lane_rate = way.run, self.study.lane_rate
+        longest = longest_layers(
+            way.variant, chips.architectures, run.cluster, run.training, lane_rate=lane_rate
+        )
+        placement = self._placement_of(way, chips)
+        return np.stack([placement.most_s(longest, rates) for rates in sizes])
+
+    def _placement_of(self, way: _Way, chips: BoundedChips) -> LeastPlacement:
+        """Return the bounds of placements on such chips."""
+        run, fusion = way.run, default_fusion(chips.architectures[0])
+        training = training_as_fused(run.training, fusion)
+        return self.placement(run.capture, way.variant, run.cluster, training, fusion)
+
+    def _rates_of_sizes(self, inputs: RunInputs, chips: BoundedChips) -> list[ChipRates]:
+        """Return what placements take from chips with each size of the HBM."""
+        fusion = default_fusion(chips.architectures[0])
+        training = training_as_fused(inputs.training, fusion)
+        rates = self._rates(chips, inputs.cluster, training, fusion)
+        usable = chips.architectures.column("calibration.usable_hbm_share")[:, 0]
+        usable = usable * (1.0 - self.study.spec.constraints.min_memory_margin)
+        glb_bytes = chips.architectures.column("glb_bytes")[:, 0]
+        return [
+            replace(rates, hbm_usable_bytes=memory_bytes(hbm_bytes, glb_bytes) * usable)
+            for hbm_bytes in chips.hbm_bytes
+        ]
 
     def most_held_bytes(self, design: Design) -> float:
         """Bound the bytes on a device from above, over workloads, solved options and placements.
@@ -496,7 +624,8 @@ class StudyBounds:
         tensor = variant.tensor_parallel
         key = capture, tensor, cluster, training
         if key not in self._placements:
-            self._drop_placements()
+            if len(self._placements) % DROPPED_AFTER == 0:
+                self._drop_placements()
             problem = bare_problem(variant, cluster, training, fusion)
             distinct = [index for _, index in variant.nodes]
             degrees = self._degrees(capture, cluster, training)

@@ -125,7 +125,7 @@ class OperatorTable:
         return sums
 
 
-@lru_cache(maxsize=512)
+@lru_cache(maxsize=1024)
 def operator_table(graph: OperatorGraph) -> OperatorTable:
     """Return a graph as arrays, cached.
 

@@ -186,7 +186,7 @@ class _Parts:
     first_part: IntArray
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=1024)
 def _parts(shapes: PassShapes, instant: bytes) -> _Parts:
     """Split passes into parts, cached; ``instant`` are the bytes of an array of truth values."""
     skipped = np.frombuffer(instant, dtype=np.bool_)

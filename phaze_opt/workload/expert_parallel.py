@@ -89,7 +89,7 @@ def with_experts_shared_out(variant: WorkloadVariant, training: Training) -> Wor
     return _shared_out(variant, sharing)
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=512)
 def _shared_out(variant: WorkloadVariant, sharing: _Sharing) -> WorkloadVariant:
     """Share the experts of every layer out; see `with_experts_shared_out`."""
     if not any(layer.routed_parameters for layer in variant.layers):

@@ -730,7 +730,7 @@ class Workload(PrintsAsTables):
                 yield variant
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=512)
 def side_by_side(graphs: tuple[OperatorGraph, ...]) -> OperatorGraph:
     """Return graphs as one, with nothing between them, cached; operators are named by place."""
     operators: list[Operator] = []
