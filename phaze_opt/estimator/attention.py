@@ -100,7 +100,7 @@ def array_slowdown(table: OperatorTable, accelerators: Sequence[Accelerator]) ->
     """
     slowdown = np.ones((len(accelerators), len(table.operators)))
     if table.attention_owner.size > 0:
-        kernels = np.array([chip.attention_kernel[3:] for chip in accelerators])
+        kernels = chip_column(accelerators, "attention_kernel")[:, 0, 3:]
         places = table.attention_direction + DIRECTIONS * table.attention_cores[:, 6]
         slowdown[:, table.attention_owner] = kernels[:, places]
     return slowdown

@@ -231,7 +231,7 @@ class _JoinedGraphs:
     link_s: tuple[float, ...]
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=256)
 def _joined(
     graphs: tuple[OperatorGraph, ...], cluster: Cluster, tensor_parallel: tuple[int, ...]
 ) -> _JoinedGraphs:
