@@ -26,7 +26,7 @@ from studies.paper.settings import changed
 from studies.work import Work
 
 TOP = 10
-LIMIT_S = 1800.0
+LIMIT_S = 900.0
 """Of a search; what is not certified then has a gap."""
 
 
