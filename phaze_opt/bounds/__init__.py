@@ -9,7 +9,8 @@ formula: it composes the ``least_*`` of the rooms to its left.
   `box_table`: boxes of equal peak rates, with the number of chips that the study allows;
   `space_chips`: these chips; `point_grid`: options, HBM sizes and chips as a grid.
 - `bounded_chips`: chips, or boxes of them, that are bounded together; `box_times`: ways to place a
-  model that lose on them anyway; `study_bounds`: their bounds; `bounding`: bounds of parts of a
+  model that lose on them anyway; `way_bounds`: bounds of single ways;
+  `study_bounds`: of whole points; `bounding`: bounds of parts of a
   space, computed or from the database.
 - `box_tree`: regions of boxes, halved along their rates; `core_units`: the cores of boxes;
   `box_order`: the boxes in order, bounded at once, or by halves and again by their cores.

@@ -96,7 +96,7 @@ def bounds_of_boxes(
     if bounds is None or bounds.shape != (options * sizes, boxes):
         per_option = np.zeros((options, sizes, boxes))
         if boxes:
-            chips = study_bounds.box_times(grid.chips).boxes
+            chips = study_bounds.ways.box_times(grid.chips).boxes
             for option in range(options):
                 per_option[option] = bounds_of(grid, study_bounds, option, chips)
         bounds = rounded_up(per_option.reshape(options * sizes, boxes))

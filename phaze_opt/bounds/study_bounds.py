@@ -7,7 +7,6 @@ An option or objective that no bound knows is refused, never ignored.
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -15,31 +14,21 @@ import numpy as np
 
 from phaze_opt.arrays import FloatArray, IntArray
 from phaze_opt.bounds.bounded_chips import BoundedChips
-from phaze_opt.bounds.box_times import BoxTimes, loses
+from phaze_opt.bounds.box_times import loses
 from phaze_opt.bounds.paid_chips import PaidChips
 from phaze_opt.bounds.power_limit import PowerLimit, seconds_within_w
-from phaze_opt.bounds.space_chips import EnergyKinds, SpaceChips
-from phaze_opt.choices import FusionMode
-from phaze_opt.degrees import Degrees
+from phaze_opt.bounds.space_chips import EnergyKinds
+from phaze_opt.bounds.way_bounds import Way, WayBounds, network_of
 from phaze_opt.errors import InputError
 from phaze_opt.estimator.chips import Chips
 from phaze_opt.estimator.fitting_tiles import where_tiles_fit
 from phaze_opt.estimator.least_energy import least_energies_j
-from phaze_opt.hardware.accelerator import memory_bytes
 from phaze_opt.network.cluster import Cluster
-from phaze_opt.network.collective import tensor_terms
-from phaze_opt.passes.estimates import Chip
 from phaze_opt.passes.graphs import default_fusion
-from phaze_opt.passes.layer_cost import LeastLayers
 from phaze_opt.passes.least_energy import fused_passes, least_batch_energy_j
-from phaze_opt.passes.least_seconds import least_layers, links_s, longest_layers
-from phaze_opt.placement.least import LeastPlacement
 from phaze_opt.placement.most_held import most_held_bytes
-from phaze_opt.placement.placement_problem import ChipRates
 from phaze_opt.point import (
     bare_problem,
-    chip_rates,
-    degrees_of,
     smaller_slices,
     training_as_fused,
     variants_within,
@@ -58,8 +47,6 @@ from phaze_opt.spec.objectives import (
 )
 from phaze_opt.spec.run_inputs import RunInputs, run_inputs
 from phaze_opt.spec.study_spec import StudySpec
-from phaze_opt.training import Training
-from phaze_opt.units import GIB
 from phaze_opt.workload.graph import Workload, WorkloadVariant
 
 ROUNDING = 1e-9
@@ -90,41 +77,6 @@ def check_bounded(names: Sequence[ObjectiveName]) -> None:
             )
 
 
-PLACEMENT_BYTES = 4 * GIB
-"""Of tables of placements that are kept: on thousands of devices each takes tens of megabytes."""
-
-DROPPED_AFTER = 16
-"""Placements, after which those that are too much are dropped: to add tables up takes its time."""
-
-_KEPT = 64
-"""Number of bounds of layers to keep, because options share them."""
-
-
-@dataclass(frozen=True, eq=False)
-class _Way:
-    """One way to place a model, see `phaze_opt.bounds.box_times`.
-
-    Attributes
-    ----------
-    run, variant
-        On one slice of the network, at one tensor degree.
-    batch_j : (architectures,)
-        The least energy of a batch; 0 where that is not asked.
-    cooled_s : (sizes, architectures)
-        The time in which that keeps a limit of the power.
-    """
-
-    run: RunInputs
-    variant: WorkloadVariant
-    batch_j: FloatArray
-    cooled_s: FloatArray
-
-    @property
-    def key(self) -> Hashable:
-        """All that tells it from others."""
-        return self.run.capture, self.variant.tensor_parallel, self.run.cluster, self.run.training
-
-
 @dataclass(eq=False)
 class StudyBounds:
     """Bounds of the points of one study, for many architectures at once.
@@ -141,6 +93,11 @@ class StudyBounds:
         If it is given, designs whose fastest placement would take too much power in its least time
         count as infeasible, with so many times its least energy: most are, but the results are no
         bounds then.
+
+    Attributes
+    ----------
+    ways
+        Bounds of single ways to place a workload.
     """
 
     study: ResolvedStudy
@@ -148,11 +105,11 @@ class StudyBounds:
     reference: Sequence[Measured] = ()
     kind: ObjectiveKind | None = None
     likely: float | None = None
-    _known: OrderedDict[Hashable, LeastLayers] = field(default_factory=OrderedDict)
-    _chip_rates: OrderedDict[Hashable, ChipRates] = field(default_factory=OrderedDict)
-    _placements: OrderedDict[Hashable, LeastPlacement] = field(default_factory=OrderedDict)
+    ways: WayBounds = field(init=False)
     _energies: dict[Hashable, FloatArray] = field(default_factory=dict)
-    _box_times: BoxTimes | None = None
+
+    def __post_init__(self) -> None:
+        self.ways = WayBounds(self.study, self.workloads)
 
     @property
     def bounded(self) -> ObjectiveKind:
@@ -318,7 +275,7 @@ class StudyBounds:
         training = training_as_fused(run.training, fusion)
         tensor = variant.tensor_parallel
         graphs, _ = fused_passes(variant, training, fusion)
-        key = graphs, _network_of(tensor, run.cluster, training), training.residency, kinds
+        key = graphs, network_of(tensor, run.cluster, training), training.residency, kinds
         if key not in self._energies:
 
             def bound(which: IntArray) -> FloatArray:
@@ -344,7 +301,7 @@ class StudyBounds:
     def _bounds_of_run(self, inputs: Sequence[RunInputs], chips: BoundedChips) -> FloatArray:
         """Bound one workload; see `_bounds`."""
         least_s, least_j = np.full((2, *chips.hbm_bytes.shape), np.inf)
-        every = [(run, list(self._ways(run, chips))) for run in inputs]
+        every = [(run, list(self.ways_of(run, chips))) for run in inputs]
         if not chips.rooflines:
             every.sort(key=lambda own: self._least_on_boxes_s(own[1], chips))
         for run, ways in every:
@@ -354,27 +311,12 @@ class StudyBounds:
         rates = np.where(np.isfinite(least_s), samples / least_s, 0.0)
         return np.stack([rates * (1.0 + ROUNDING), least_j / samples])
 
-    def _least_on_boxes_s(self, ways: Sequence[_Way], chips: BoundedChips) -> float:
+    def _least_on_boxes_s(self, ways: Sequence[Way], chips: BoundedChips) -> float:
         """Bound the time of a batch on the boxes of all of some chips, as far as it is known."""
-        on_boxes = (self._box_times_s(each, chips) for each in ways)
+        on_boxes = (self.ways.box_times_s(each, chips) for each in ways)
         return min([float(each.min()) for each in on_boxes if each is not None], default=0.0)
 
-    def _box_times_s(self, way: _Way, chips: BoundedChips) -> FloatArray | None:
-        """Bound the time of a batch on the boxes of chips; ``None`` where there is no room."""
-
-        def bound(boxes: BoundedChips) -> FloatArray:
-            every_s = np.full(boxes.hbm_bytes.shape, np.inf)
-            return self._least_s(way, boxes, self._rates_of_sizes(way.run, boxes), every_s)
-
-        return self.box_times(chips.space).of(way.key, chips, bound)
-
-    def box_times(self, space: SpaceChips) -> BoxTimes:
-        """Return the least seconds of boxes of a space."""
-        if self._box_times is None or self._box_times.space is not space:
-            self._box_times = BoxTimes(space)
-        return self._box_times
-
-    def _ways(self, inputs: RunInputs, chips: BoundedChips) -> Iterator[_Way]:
+    def ways_of(self, inputs: RunInputs, chips: BoundedChips) -> Iterator[Way]:
         """Yield all ways to place a run."""
         limits = self.study.spec.constraints
         paid = PaidChips(self.study, chips, inputs.cluster) if limits.is_paid else None
@@ -386,7 +328,7 @@ class StudyBounds:
                 if self.asks_for_energy:
                     by_kind = self.least_batch_j(run, variant, chips.space.energy_kinds)
                     batch_j = chips.least(by_kind)
-                yield _Way(run, variant, batch_j, seconds_within_w(batch_j, limits_w))
+                yield Way(run, variant, batch_j, seconds_within_w(batch_j, limits_w))
 
     def least_of_batch(self, inputs: RunInputs, chips: BoundedChips) -> FloatArray:
         """Bound the time and the energy of a batch from below, over all placements.
@@ -407,20 +349,20 @@ class StudyBounds:
             are 0 where the study does not ask for them.
         """
         unknown_s = np.full(chips.hbm_bytes.shape, np.inf)
-        return self._least_of_ways(inputs, list(self._ways(inputs, chips)), chips, unknown_s)
+        return self._least_of_ways(inputs, list(self.ways_of(inputs, chips)), chips, unknown_s)
 
     def _least_of_ways(
-        self, inputs: RunInputs, ways: Sequence[_Way], chips: BoundedChips, known_s: FloatArray
+        self, inputs: RunInputs, ways: Sequence[Way], chips: BoundedChips, known_s: FloatArray
     ) -> FloatArray:
         """Do as `least_of_batch`; times need not be exact from those on that are known."""
         limits = self.study.spec.constraints
-        sizes = self._rates_of_sizes(inputs, chips)
+        sizes = self.ways.rates_of_sizes(inputs, chips)
         best = np.full((2, *chips.hbm_bytes.shape), np.inf)
         power = PowerLimit(chips.hbm_bytes.shape, self.likely)
-        is_every_box = chips is self.box_times(chips.space).boxes
+        is_every_box = chips is self.ways.box_times(chips.space).boxes
         may_skip = not (chips.rooflines or self._by_energy or self.likely is not None)
         on_boxes = [
-            self._box_times_s(way, chips) if is_every_box or may_skip else None for way in ways
+            self.ways.box_times_s(way, chips) if is_every_box or may_skip else None for way in ways
         ]
         skips = may_skip and self._none_is_too_hot(ways, on_boxes)
         for way, box_s in zip(ways, on_boxes, strict=True):
@@ -433,19 +375,19 @@ class StudyBounds:
             enough_s = np.full_like(enough_s, np.inf) if self._by_energy else enough_s
             every_s = box_s if is_every_box else None
             if every_s is None:
-                every_s = self._least_s(way, chips, sizes, enough_s)
+                every_s = self.ways.least_s(way, chips, sizes, enough_s)
             for size, least_s in enumerate(every_s):
                 slowed_s = power.slowed_s(size, least_s, way.cooled_s[size], best[0, size])
                 slowed_s = np.where(slowed_s > self.time_limit_s, np.inf, slowed_s)
                 least_j = np.where(np.isfinite(slowed_s), way.batch_j, np.inf)
                 best[:, size] = np.minimum(best[:, size], [slowed_s, least_j])
             if limits.limits_power and not chips.rooflines and not skips:
-                for size, most_s in enumerate(self._most_s(way, chips, sizes)):
+                for size, most_s in enumerate(self.ways.most_s(way, chips, sizes)):
                     power.fastest(size, most_s)
         best[:, power.excluded(best[0])] = np.inf
         return best
 
-    def _none_is_too_hot(self, ways: Sequence[_Way], on_boxes: Sequence[FloatArray | None]) -> bool:
+    def _none_is_too_hot(self, ways: Sequence[Way], on_boxes: Sequence[FloatArray | None]) -> bool:
         """Whether surely no chip is excluded by a limit of the power.
 
         So it is if some way keeps it in the least time of any, as far as the boxes tell.
@@ -457,57 +399,6 @@ class StudyBounds:
             return False
         cooled_s = np.minimum.reduce([way.cooled_s for way in ways])
         return bool((cooled_s.min(axis=0) <= np.minimum.reduce(known)).all())
-
-    def _least_s(
-        self,
-        way: _Way,
-        chips: BoundedChips,
-        sizes: Sequence[ChipRates],
-        known_s: FloatArray,
-    ) -> FloatArray:
-        """Bound the time of a batch in one way, as far as it is below what is known.
-
-        Returns
-        -------
-        least_s : (sizes, architectures)
-        """
-        run, variant = way.run, way.variant
-        layers = self._layers(run.capture, variant, chips, run.cluster, run.training)
-        placement, splits = self._placement_of(way, chips), not chips.rooflines
-        return np.stack(
-            [
-                placement.least_s(layers, rates, known, splits=splits)
-                for rates, known in zip(sizes, known_s, strict=True)
-            ]
-        )
-
-    def _most_s(self, way: _Way, chips: BoundedChips, sizes: Sequence[ChipRates]) -> FloatArray:
-        """Bound the time of a batch of the fastest placement in one way from above."""
-        run, lane_rate = way.run, self.study.lane_rate
-        longest = longest_layers(
-            way.variant, chips.architectures, run.cluster, run.training, lane_rate=lane_rate
-        )
-        placement = self._placement_of(way, chips)
-        return np.stack([placement.most_s(longest, rates) for rates in sizes])
-
-    def _placement_of(self, way: _Way, chips: BoundedChips) -> LeastPlacement:
-        """Return the bounds of placements on such chips."""
-        run, fusion = way.run, default_fusion(chips.architectures[0])
-        training = training_as_fused(run.training, fusion)
-        return self.placement(run.capture, way.variant, run.cluster, training, fusion)
-
-    def _rates_of_sizes(self, inputs: RunInputs, chips: BoundedChips) -> list[ChipRates]:
-        """Return what placements take from chips with each size of the HBM."""
-        fusion = default_fusion(chips.architectures[0])
-        training = training_as_fused(inputs.training, fusion)
-        rates = self._rates(chips, inputs.cluster, training, fusion)
-        usable = chips.architectures.column("calibration.usable_hbm_share")[:, 0]
-        usable = usable * (1.0 - self.study.spec.constraints.min_memory_margin)
-        glb_bytes = chips.architectures.column("glb_bytes")[:, 0]
-        return [
-            replace(rates, hbm_usable_bytes=memory_bytes(hbm_bytes, glb_bytes) * usable)
-            for hbm_bytes in chips.hbm_bytes
-        ]
 
     def most_held_bytes(self, design: Design) -> float:
         """Bound the bytes on a device from above, over workloads, solved options and placements.
@@ -535,119 +426,17 @@ class StudyBounds:
 
     def on_slices(self, inputs: RunInputs) -> list[RunInputs]:
         """Return a run on every slice of its network that it may use, the whole network first."""
-        degrees = self._degrees(inputs.capture, inputs.cluster, inputs.training)
+        degrees = self.ways.degrees(inputs.capture, inputs.cluster, inputs.training)
         smaller = smaller_slices(inputs.cluster, degrees)
         return [inputs, *(replace(inputs, cluster=cluster) for _, cluster in smaller)]
 
     def variants(self, inputs: RunInputs) -> list[WorkloadVariant]:
         """Return the variants of a workload that the placement may use."""
-        degrees = self._degrees(inputs.capture, inputs.cluster, inputs.training)
+        degrees = self.ways.degrees(inputs.capture, inputs.cluster, inputs.training)
         captured = variants_within(self.workloads[inputs.capture], inputs.cluster, inputs.training)
         if degrees is None:
             return list(captured)
         return [variant for variant in captured if variant.tensor_parallel == degrees.tensor]
-
-    def _degrees(self, capture: int, cluster: Cluster, training: Training) -> Degrees | None:
-        """Return the degrees of every design; ``None`` where the placement solves them."""
-        placement = self.study.spec.placement
-        return degrees_of(placement, self.workloads[capture], cluster, training)
-
-    def _rates(
-        self, chips: BoundedChips, cluster: Cluster, training: Training, fusion: FusionMode
-    ) -> ChipRates:
-        """Return what placements take from chips, which no network changes."""
-        if chips.whole is not None:
-            whole, which = chips.whole
-            return self._rates(whole, cluster, training, fusion).some(which)
-        key = chips, training, fusion
-        if key not in self._chip_rates:
-            lane_rate = self.study.lane_rate
-            own = [Chip(chip, cluster, fusion, lane_rate) for chip in chips.architectures]
-            self._chip_rates[key] = chip_rates(own, training)
-            if len(self._chip_rates) > _KEPT:
-                self._chip_rates.popitem(last=False)
-        return self._chip_rates[key]
-
-    def _layers(
-        self,
-        capture: int,
-        variant: WorkloadVariant,
-        chips: BoundedChips,
-        cluster: Cluster,
-        training: Training,
-    ) -> LeastLayers:
-        """Bound the passes of the layers; runs with and without full recompute share them."""
-        if chips.whole is not None:
-            whole, which = chips.whole
-            return self._layers(capture, variant, whole, cluster, training).some(which)
-        if training.recompute == "none" and not training.pairs_microbatches:
-            again = self._layers(
-                capture, variant, chips, cluster, replace(training, recompute="full")
-            )
-            return replace(again, recompute_s=np.zeros_like(again.recompute_s))
-        tensor = variant.tensor_parallel
-        key = (capture, tensor, chips, _network_of(tensor, cluster, training), training)
-        if key not in self._known:
-            self._known[key] = least_layers(
-                variant,
-                chips.architectures,
-                cluster,
-                training,
-                rooflines=chips.rooflines,
-                lane_rate=self.study.lane_rate,
-                units=chips.units,
-            )
-            if len(self._known) > _KEPT:
-                self._known.popitem(last=False)
-        self._known.move_to_end(key)  # the least recently used bounds are dropped first
-        return self._known[key]
-
-    def placement(
-        self,
-        capture: int,
-        variant: WorkloadVariant,
-        cluster: Cluster,
-        training: Training,
-        fusion: FusionMode,
-    ) -> LeastPlacement:
-        """Return the bounds of placements of a workload, prepared once for all chips.
-
-        Parameters
-        ----------
-        capture
-            Index into the workloads.
-        variant
-            Of that workload.
-        cluster, training, fusion
-            As for `phaze_opt.point.bare_problem`.
-        """
-        tensor = variant.tensor_parallel
-        key = capture, tensor, cluster, training
-        if key not in self._placements:
-            if len(self._placements) % DROPPED_AFTER == 0:
-                self._drop_placements()
-            problem = bare_problem(variant, cluster, training, fusion)
-            distinct = [index for _, index in variant.nodes]
-            degrees = self._degrees(capture, cluster, training)
-            most = self.study.spec.constraints.max_devices
-            sent_s = links_s(variant, cluster, training, fusion)
-            self._placements[key] = LeastPlacement(problem, tensor, distinct, degrees, most, sent_s)
-        self._placements.move_to_end(key)
-        return self._placements[key]
-
-    def _drop_placements(self) -> None:
-        """Drop placements that were used the longest ago, beyond `PLACEMENT_BYTES` of tables."""
-        kept_bytes = 0
-        for key, placement in reversed([*self._placements.items()]):
-            kept_bytes += placement.table_bytes
-            if kept_bytes > PLACEMENT_BYTES:
-                del self._placements[key]
-
-
-def _network_of(tensor: int, cluster: Cluster, training: Training) -> object:
-    """Return all that the layers take from the network: where it is equal, their costs are."""
-    alone = training.has_tensor_groups_only
-    return tensor_terms(tensor, cluster) if alone else (tensor, cluster)
 
 
 def one_sample_per_s(workload: Workload, area_mm2: float, design: Design) -> Measured:

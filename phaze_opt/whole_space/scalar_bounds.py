@@ -325,7 +325,7 @@ class ScalarBounds:
         variants = [
             (
                 variant,
-                arrays.placement(inputs.capture, variant, inputs.cluster, fused, fusion),
+                arrays.ways.placement(inputs.capture, variant, inputs.cluster, fused, fusion),
                 Passes(variant, inputs.cluster, inputs.training, fusion),
             )
             for variant in arrays.variants(inputs)

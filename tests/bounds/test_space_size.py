@@ -43,7 +43,7 @@ def test_what_takes_the_time_is_counted(tmp_path: Path, zero: int) -> None:
     study = create_study(spec, f"sqlite:///{tmp_path / 'a.db'}")
     size, bounds = space_size(study.resolved, study.workloads()), engine_of(study).rule
     bounds_of_boxes(engine_of(study).grid, bounds, None)
-    tabulated = sum(len(least._candidates.whole) for least in bounds._placements.values())
+    tabulated = sum(len(least._candidates.whole) for least in bounds.ways._placements.values())
     assert size.candidates / 2 <= tabulated <= size.candidates
 
 

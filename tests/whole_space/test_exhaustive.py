@@ -12,13 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from phaze_opt.arrays import FloatArray
-from phaze_opt.bounds import best_first, box_times, study_bounds
+from phaze_opt.bounds import best_first, box_times, way_bounds
 from phaze_opt.bounds.best_first import BestFirst
 from phaze_opt.bounds.bounded_chips import BoundedChips
 from phaze_opt.bounds.bounding import SpacePart, bounds_of
 from phaze_opt.bounds.box_times import MOST_BOXES
 from phaze_opt.bounds.space_chips import allowed_chips, option_indices
 from phaze_opt.bounds.study_bounds import StudyBounds
+from phaze_opt.bounds.way_bounds import WayBounds
 from phaze_opt.errors import ConflictError, InputError
 from phaze_opt.passes.layer_cost import LeastLayers
 from phaze_opt.report.enumeration import enumeration_tables
@@ -324,13 +325,13 @@ def test_placements_that_are_dropped_are_made_again(
     rows = min(8, len(engine.grid.chips))
     parts = [SpacePart(option, ((0, rows),)) for option in range(len(engine.grid.options))]
     expected = engine.bound(parts)
-    assert len(engine.rule._placements) > 1
-    monkeypatch.setattr(study_bounds, "PLACEMENT_BYTES", 0)
-    monkeypatch.setattr(study_bounds, "DROPPED_AFTER", 1)
+    assert len(engine.rule.ways._placements) > 1
+    monkeypatch.setattr(way_bounds, "PLACEMENT_BYTES", 0)
+    monkeypatch.setattr(way_bounds, "DROPPED_AFTER", 1)
     again = engine_of(prepared[name])
     for own, other in zip(again.bound(parts), expected, strict=True):
         np.testing.assert_array_equal(own, other)
-    assert len(again.rule._placements) == 1
+    assert len(again.rule.ways._placements) == 1
 
 
 def test_ways_that_lose_anyway_change_no_bound(
@@ -338,14 +339,14 @@ def test_ways_that_lose_anyway_change_no_bound(
 ) -> None:
     """Bounds are the same to the bit without times of boxes, with which fewer are computed."""
     asked: list[object] = []
-    find_layers = StudyBounds._layers
+    find_layers = WayBounds._layers
 
-    def layers(self: StudyBounds, *given: Any) -> LeastLayers:
+    def layers(self: WayBounds, *given: Any) -> LeastLayers:
         if not given[2].rooflines:
             asked.append(given)
         return find_layers(self, *given)
 
-    monkeypatch.setattr(StudyBounds, "_layers", layers)
+    monkeypatch.setattr(WayBounds, "_layers", layers)
     skipping = 0
     for name in prepared.names:
         found: list[list[FloatArray]] = []
