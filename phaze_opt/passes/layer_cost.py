@@ -152,11 +152,15 @@ class LeastLayers:
     ----------
     forward_s, backward_s, recompute_s
         At most those of `LayerPasses`, per microbatch.
+    pairs
+        The same of microbatches that run beside another one, see `phaze_opt.passes.paired`;
+        ``None`` where none does.
     """
 
     forward_s: FloatArray
     backward_s: FloatArray
     recompute_s: FloatArray
+    pairs: LeastLayers | None = None
 
     @property
     def all_s(self) -> FloatArray:
@@ -166,7 +170,10 @@ class LeastLayers:
     def some(self, which: IntArray) -> LeastLayers:
         """Return those of some accelerators."""
         return LeastLayers(
-            self.forward_s[:, which], self.backward_s[:, which], self.recompute_s[:, which]
+            self.forward_s[:, which],
+            self.backward_s[:, which],
+            self.recompute_s[:, which],
+            None if self.pairs is None else self.pairs.some(which),
         )
 
 

@@ -49,7 +49,7 @@ from phaze_opt.passes.handled import check_handled
 from phaze_opt.passes.launches import host_s
 from phaze_opt.passes.layer_cost import LeastLayers
 from phaze_opt.passes.least_units import UnitsOfChips, least_of_units
-from phaze_opt.passes.paired import core_share, exchanges_s, least_of_pairs, paired_s
+from phaze_opt.passes.paired import core_share, exchanges_s, paired_s, with_pairs
 from phaze_opt.passes.problem import bandwidth_shares, pass_shapes
 from phaze_opt.scheduling.least_makespan import (
     OperatorColumns,
@@ -140,10 +140,10 @@ def links_s(
     Returns
     -------
     links_s : (2, distinct layers)
-        In the forward, and in the backward with recompute; ``None`` where passes are not what
-        replicas send beside: they run in pairs, in halves, or wait for the host.
+        In the forward, and in the backward with recompute, that are in no pair; ``None`` where
+        passes are not what replicas send beside: they run in halves, or wait for the host.
     """
-    if training.pairs_microbatches or training.splits_backward or training.offloads:
+    if training.splits_backward or training.offloads:
         return None
     passes = [graphs_of(layer, training) for layer in variant.layers]
     graphs = [fuse_once(graph, fusion) for of_layer in passes for graph in of_layer.values()]
@@ -229,7 +229,7 @@ def _layers(
     pair_s = paired_s(
         joined(least_s, copies_s).all_s, sent_s, share, joined(waits_s, (0.0, 0.0)).all_s
     )
-    return least_of_pairs(layers, np.where(sent_s > 0.0, pair_s, 0.0), training)
+    return with_pairs(layers, np.where(sent_s > 0.0, pair_s, 0.0), training)
 
 
 class _Run(NamedTuple):

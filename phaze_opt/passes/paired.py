@@ -17,6 +17,7 @@ before the first pair has nothing beside it (`phaze_opt.placement.candidate_cost
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import lru_cache
 from typing import TypeVar
 
@@ -91,8 +92,8 @@ def core_share(training: Training, cluster: Cluster, of_collectives: Seconds) ->
     return 0.0 * of_collectives + share
 
 
-def least_of_pairs(layers: LeastLayers, pair_s: FloatArray, training: Training) -> LeastLayers:
-    """Bound passes from below that are in pairs, in any share of the microbatches.
+def with_pairs(layers: LeastLayers, pair_s: FloatArray, training: Training) -> LeastLayers:
+    """Add what passes take in pairs to bounds of layers.
 
     Parameters
     ----------
@@ -105,11 +106,12 @@ def least_of_pairs(layers: LeastLayers, pair_s: FloatArray, training: Training) 
     """
     parts = PARTS[training.recompute]
 
-    def least(own_s: FloatArray, name: str) -> FloatArray:
-        return np.where(pair_s > 0.0, np.minimum(own_s, parts[name] * pair_s), own_s)
+    def part(own_s: FloatArray, name: str) -> FloatArray:
+        return np.where(pair_s > 0.0, parts[name] * pair_s, own_s)
 
-    return LeastLayers(
-        forward_s=least(layers.forward_s, "forward"),
-        backward_s=least(layers.backward_s, "backward"),
-        recompute_s=least(layers.recompute_s, "recompute"),
+    pairs = LeastLayers(
+        forward_s=part(layers.forward_s, "forward"),
+        backward_s=part(layers.backward_s, "backward"),
+        recompute_s=part(layers.recompute_s, "recompute"),
     )
+    return replace(layers, pairs=pairs)

@@ -38,7 +38,7 @@ from phaze_opt.placement.even import even_starts
 from phaze_opt.placement.fitting_stages import fitting_stages
 from phaze_opt.placement.layout import Layout
 from phaze_opt.placement.memory import Shards
-from phaze_opt.placement.pipeline import held_by_place, interleaved_in_flight
+from phaze_opt.placement.pipeline import alone_share, held_by_place
 from phaze_opt.placement.placement_problem import PlacementProblem
 from phaze_opt.placement.size import MOST_KEPT_BYTES, TABLES_OF_CANDIDATE, table_bytes
 from phaze_opt.placement.synchronisation import (
@@ -240,10 +240,7 @@ class CandidateCosts:
             shards = self.shards(candidate.shares)
             alone = 1.0
             if self.problem.training.pairs_microbatches:
-                # Even the last stage runs some forwards, and at the end as many backwards, alone.
-                chunks = self.chunks(candidate)
-                before = interleaved_in_flight(candidate.pipeline, microbatches, chunks)[-1]
-                alone = float(before) / (microbatches * chunks)
+                alone = alone_share(candidate.pipeline, microbatches, self.chunks(candidate))
             self._stages_of[candidate] = self._table(
                 candidate.tensor, self.message(candidate), shards, microbatches > 1, 1.0 - alone
             )

@@ -33,6 +33,7 @@ from phaze_opt.placement.exchanges import cheapest_lines_s, lines_of, padded
 from phaze_opt.placement.least_candidates import LeastCandidates
 from phaze_opt.placement.least_splits import CandidateArrays as CandidateArrays
 from phaze_opt.placement.memory import Shards
+from phaze_opt.placement.pipeline import alone_share
 from phaze_opt.placement.placement_problem import PlacementProblem
 from phaze_opt.placement.synchronisation import (
     levels_used,
@@ -369,7 +370,7 @@ class _Collector:
             *(values.tolist() for values in (columns.microbatches, columns.pipeline, chunks)),
             strict=True,
         )
-        real = np.zeros((len(columns.data), 13))
+        real = np.zeros((len(columns.data), column.SHARE + 1))
         real[:, : column.OPTIMIZER_SHARDS] = np.array(of_message).reshape(-1, 5)[columns.message]
         real[:, column.OPTIMIZER_SHARDS] = columns.data if self.zero >= 1 else 1.0
         real[:, column.GRADIENT_SHARDS] = columns.data if self.zero >= 2 else 1.0
@@ -377,7 +378,17 @@ class _Collector:
             mean_s = self._mean_s(sent, columns.group, columns.pipeline)
             real[:, column.MEAN_SYNCHRONISATION_S] = np.where(columns.data > 1, mean_s, 0.0)
         real[:, column.REACH] = [float(even_share(*numbers)) for numbers in each]
+        real[:, column.ALONE] = self._alone(columns)
         return real
+
+    def _alone(self, columns: _Columns) -> FloatArray:
+        """Return the share of the microbatches of every candidate that are in no pair."""
+        if not self.training.pairs_microbatches:
+            return np.ones(len(columns.data))
+        numbers = columns.pipeline, columns.microbatches, columns.chunks
+        first, which = distinct_rows(np.column_stack(numbers).astype(np.float64))
+        rows = zip(*(own[first].tolist() for own in numbers), strict=True)
+        return np.array([alone_share(*row) for row in rows])[which]
 
     def _mean_s(
         self, sent: list[list[FloatArray]], group: IntArray, stages: IntArray

@@ -164,7 +164,7 @@ class LeastPlacement:
             # Replicas step and add up experts of others, which is not in the candidates; nor is
             # the link to the host.
             return np.full(len(chips), np.inf)
-        layers_s = seconds[:, :, self._distinct].sum(axis=(1, 2))
+        layers_s = seconds[:, :2, self._distinct].sum(axis=(1, 2))
         answers = np.full(len(chips), np.inf)
         for usable_bytes in np.unique(rates.hbm_usable_bytes):
             here: IntArray = np.flatnonzero(rates.hbm_usable_bytes == usable_bytes)
@@ -175,9 +175,12 @@ class LeastPlacement:
 
     def _columns(self, layers: LeastLayers, rates: ChipRates) -> tuple[FloatArray, FloatArray]:
         """Return seconds and rates of all accelerators, as `least_times.least_times_s` has them."""
-        seconds = np.ascontiguousarray(
-            np.stack([layers.forward_s.T, (layers.backward_s + layers.recompute_s).T], axis=1)
-        )
+        rows = [
+            own_s.T
+            for each in (layers, layers.pairs or layers)
+            for own_s in (each.forward_s, each.backward_s + each.recompute_s)
+        ]
+        seconds = np.ascontiguousarray(np.stack(rows, axis=1))
         step_s = s_per_parameter(
             self.training.step_bytes, rates.hbm_bytes_per_s, rates.step_parameters_per_s
         )

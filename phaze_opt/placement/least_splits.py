@@ -73,7 +73,8 @@ _SMALLEST_S = 1e-12
 ) = range(13)
 # Columns of the candidates' real numbers; REACH: 1 − (1 − 1/m)^p, or p/m if
 # interleaved or with split backwards; MOST_REPEATED: how many of the layer that is repeated most
-# the stage with most of them has at least; what the chip gives is filled in last.
+# the stage with most of them has at least; ALONE: share of the microbatches that are in no pair;
+# what the chip gives is filled in last.
 (
     ACTIVATION_S,
     GRADIENT_S,
@@ -85,13 +86,14 @@ _SMALLEST_S = 1e-12
     MEAN_SYNCHRONISATION_S,
     REACH,
     MOST_REPEATED,
+    ALONE,
     STEP_S,
     ACCUMULATION_S,
     SHARE,
-) = range(13)
+) = range(14)
 
 # Rows of `sums` and of `held`.
-FORWARD, BACKWARD, OWN, ADDED, LAST = range(5)
+FORWARD, BACKWARD, OWN, ADDED, LAST, MORE_FORWARD, MORE_BACKWARD = range(7)
 PARAMETERS, _TIED, ROUTED = range(3)
 
 
@@ -116,7 +118,7 @@ class CandidateArrays(NamedTuple):
         See `Split`.
     whole : (candidates, 13)
         See the columns above; by falling REACH.
-    real : (candidates, 13)
+    real : (candidates, 14)
         The same.
     """
 
@@ -140,11 +142,13 @@ class Split(NamedTuple):
 
     Attributes
     ----------
-    sums : (5, layers + 1)
+    sums : (7, layers + 1)
         Sums over the layers before each: seconds of the forward, of the backward with accumulation,
         parameters that count once, and those among them that are added up beside the passes. And
         the least backward, without the network, of any layer from the one before each on: no
-        gradients of a stage are sent before its last layer has ended its own.
+        gradients of a stage are sent before its last layer has ended its own. And by how much the
+        first forward and the last backward of a batch, which have no other microbatch beside them,
+        take longer than the average.
     links : (2, layers + 1)
         The same of the seconds for which groups beside the replicas use the network, in the forward
         and in the backward with recompute.
@@ -214,7 +218,8 @@ def following_s(i: int, j: int, backward: float, split: Split) -> float:
     if whole[SYNCHRONISED] >= 0:
         rows = whole[SYNCHRONISED], whole[SYNCHRONISED_ROUTED]
         sent_s = collective_of_s(rows[0], rows[1], parameters, routed, lines)
-        cover_s = beside_s(backward, links[BACKWARD, j] - links[BACKWARD, i], split)
+        more_s = split.sums[MORE_BACKWARD, j] - split.sums[MORE_BACKWARD, i]
+        cover_s = beside_s(backward + more_s, links[BACKWARD, j] - links[BACKWARD, i], split)
         cover_s = max(cover_s - split.sums[LAST, j], 0.0)
         tail_s += max(real[SHARE] * sent_s, sent_s - (1.0 - real[SHARE]) * cover_s)
     if whole[GATHERED] >= 0 and whole[OVERLAPS] == 0:
@@ -278,7 +283,8 @@ def _stage_s(stage: int, i: int, j: int, first_tail_s: float, split: Split) -> f
         rows = whole[GATHERED], whole[GATHERED_ROUTED]
         parameters, routed = held[PARAMETERS, i, j], held[ROUTED, i, j]
         gathered_s = collective_of_s(rows[0], rows[1], parameters, routed, lines)
-        cover_s = beside_s(forward, links[FORWARD, j] - links[FORWARD, i], split)
+        more_s = sums[MORE_FORWARD, j] - sums[MORE_FORWARD, i]
+        cover_s = beside_s(forward + more_s, links[FORWARD, j] - links[FORWARD, i], split)
         wait_s = max(share * gathered_s, gathered_s - (1.0 - share) * cover_s)
         least_s = max(least_s, wait_s + work_s + tail_s)
     return least_s
@@ -392,8 +398,8 @@ def least_over_splits_s(least_s: float, known_s: float, split: Split) -> float:
 def fitting(lines: FloatArray, held: FloatArray, limit: IntArray, whole: IntArray) -> BoolArray:
     """Return which candidates have a split that fits the memory; see `least_times`."""
     fits = np.ones(len(whole), dtype=np.bool_)
-    sums, links = np.zeros((5, held.shape[2])), np.zeros((2, held.shape[2]))
-    real = np.ones(13)
+    sums, links = np.zeros((7, held.shape[2])), np.zeros((2, held.shape[2]))
+    real = np.ones(SHARE + 1)
     for c in range(len(whole)):
         fits[c] = _within(MOST_S, Split(sums, links, lines, held, limit, whole[c], real))
     return fits

@@ -17,6 +17,7 @@ from phaze_opt.placement.least_splits import (
     ACCUMULATION_S,
     ACTIVATION_S,
     ADDED,
+    ALONE,
     BACKWARD,
     CHUNKS,
     EVERY_PASS,
@@ -27,6 +28,8 @@ from phaze_opt.placement.least_splits import (
     LAST,
     MEAN_SYNCHRONISATION_S,
     MICROBATCHES,
+    MORE_BACKWARD,
+    MORE_FORWARD,
     MOST_REPEATED,
     MOST_S,
     OPTIMIZER_SHARDS,
@@ -76,7 +79,8 @@ def _at_once_s(split: Split) -> float:
         before_s += microbatches * forward_s
         least_s = max(least_s, before_s / stages + sent_s)
         return float(max(once_s, least_s + step_s))
-    cover_s = beside_s(backward_s, split.links[BACKWARD, layers], split)
+    alone_s = backward_s + sums[MORE_BACKWARD, layers]
+    cover_s = beside_s(alone_s, split.links[BACKWARD, layers], split)
     least_s = max(least_s, (work_s - (1.0 - share) * cover_s) / stages + sent_s)
     again = forwards_again(stages, microbatches, whole[GPIPE] == 1)
     rounds_s = after_first_s(0.0, microbatches, again, forward_s, backward_s)
@@ -142,7 +146,8 @@ def _pipelined_s(split: Split, kinds: FloatArray, most: int) -> float:
     if rows[0] >= 0:
         sent_s = collective_of_s(rows[0], rows[1], repeated * own, repeated * routed, lines)
         link_s = links[BACKWARD, layer + 1] - links[BACKWARD, layer]
-        cover_s = repeated * beside_s(backward, link_s, split)
+        more_s = sums[MORE_BACKWARD, layer + 1] - sums[MORE_BACKWARD, layer]
+        cover_s = repeated * beside_s(backward + more_s, link_s, split)
         sent_s = max(real[SHARE] * sent_s, sent_s - (1.0 - real[SHARE]) * cover_s)
     work_s = busy_s(microbatches, forward + backward, added * real[ACCUMULATION_S])
     least_s = max(least_s, repeated * (work_s + own * real[STEP_S]) + sent_s)
@@ -175,6 +180,25 @@ def _pipelined_s(split: Split, kinds: FloatArray, most: int) -> float:
 
 
 @inlined
+def _average(works: FloatArray, alone: float, work: FloatArray, sums: FloatArray) -> None:
+    """Fill in the work of an average microbatch, of which a share is in no pair.
+
+    And by how much the passes of those take longer.
+    """
+    for row in range(2):
+        for layer in range(works.shape[1]):
+            work[row, layer] = works[row, layer]
+            if alone < 1.0:
+                work[row, layer] *= alone
+                work[row, layer] += (1.0 - alone) * works[row + 2, layer]
+        more = row + MORE_FORWARD
+        for layer in range(works.shape[1] - 1):
+            own_s = works[row, layer + 1] - works[row, layer]
+            mean_s = work[row, layer + 1] - work[row, layer]
+            sums[more, layer + 1] = sums[more, layer] + max(own_s - mean_s, 0.0)
+
+
+@inlined
 def _sum_up(
     way: int,
     work: FloatArray,
@@ -203,6 +227,8 @@ def _sum_up(
     for end in range(sums.shape[1] - 1, 0, -1):
         own_s = sums[BACKWARD, end] - sums[BACKWARD, end - 1]
         least_s = min(least_s, own_s - (links[BACKWARD, end] - links[BACKWARD, end - 1]))
+        if real[ALONE] < 1.0:
+            least_s = 0.0  # that of a microbatch in no pair, which is not told apart here
         sums[LAST, end] = max(least_s, 0.0)
 
 
@@ -224,8 +250,8 @@ def least_times_s(
     ----------
     distinct : (layers,)
         Which distinct layer each layer is.
-    seconds : (accelerators, 2, distinct layers)
-        Forward, and backward with recompute.
+    seconds : (accelerators, 4, distinct layers)
+        Forward, and backward with recompute; then the same of microbatches in pairs.
     rates : (accelerators, 4)
         Seconds per parameter of the optimizer step and of accumulation, the share of a device's
         cores that communication takes, and seconds per parameter of the casts after the step.
@@ -244,8 +270,8 @@ def least_times_s(
     own, added, links, every_pass, lines, held, limit, whole, real = candidates
     accelerators, layers = seconds.shape[0], len(distinct)
     answers = known_s.copy()
-    work = np.zeros((2, layers + 1))
-    sums = np.zeros((5, layers + 1))
+    work, works = np.zeros((2, layers + 1)), np.zeros((4, layers + 1))
+    sums = np.zeros((7, layers + 1))
     chosen, single = np.zeros(whole.shape[1], np.int64), np.zeros(real.shape[1])
     split = Split(sums, links, lines, held, limit, chosen, single)
     kinds = _kinds(distinct, own, added)
@@ -261,12 +287,14 @@ def least_times_s(
         sums[ADDED, layer + 1] = sums[ADDED, layer] + added[layer]
     for a in range(accelerators):
         for layer in range(layers):
-            for row in range(2):
-                work[row, layer + 1] = work[row, layer] + seconds[a, row, distinct[layer]]
-        all_s = work[0, layers] + work[1, layers]
+            for row in range(4):
+                works[row, layer + 1] = works[row, layer] + seconds[a, row, distinct[layer]]
         repeated = distinct[int(kinds[most, 1])]
-        most_s = seconds[a, 0, repeated] + seconds[a, 1, repeated]
-        first_best, summed_s = best, -1.0
+        of_most = seconds[a, :, repeated]
+        # Whatever share of the microbatches is in pairs.
+        all_s = min(works[0, layers] + works[1, layers], works[2, layers] + works[3, layers])
+        most_s = min(of_most[0] + of_most[1], of_most[2] + of_most[3])
+        first_best, summed_s, alone = best, -1.0, -1.0
         for turn in range(-1, len(whole)):
             # What was best for the accelerator before is likely to be good, and closes others.
             c = first_best if turn < 0 else turn
@@ -283,6 +311,9 @@ def least_times_s(
                 continue
             if whole[c, MICROBATCHES] * all_s / whole[c, STAGES] + sent_s >= answer_s:
                 continue
+            if real[c, ALONE] != alone:
+                alone, summed_s = real[c, ALONE], -1.0
+                _average(works, alone, work, sums)
             chosen[:], single[:] = whole[c], real[c]
             single[STEP_S] = rates[a, 0] / single[OPTIMIZER_SHARDS] + rates[a, 3]
             single[ACCUMULATION_S] = rates[a, 1] / single[GRADIENT_SHARDS] if several else 0.0
@@ -290,7 +321,7 @@ def least_times_s(
             sent = whole[c, EVERY_PASS]
             ways = 4 if overlaps and sent >= 0 else 1
             # What ends the search over candidates bounds each of them, or it would not be monotone.
-            least_s = all_s / single[REACH]
+            least_s = (work[0, layers] + work[1, layers]) / single[REACH]
             for way in range(ways):
                 if sent >= 0 or summed_s != single[ACCUMULATION_S]:
                     _sum_up(way, work, every_pass, sent, single, links, sums)

@@ -103,6 +103,16 @@ def interleaved_in_flight(stages: int, microbatches: int, chunks: int) -> IntArr
     return np.minimum(ahead, microbatches * chunks)
 
 
+def alone_share(stages: int, microbatches: int, chunks: int) -> float:
+    """Return the share of the microbatches of which no pass runs beside one of another microbatch.
+
+    Where passes run in pairs (`phaze_opt.passes.paired`), even the last stage runs some forwards,
+    and at the end as many backwards, alone.
+    """
+    before = interleaved_in_flight(stages, microbatches, chunks)[-1]
+    return float(before) / (microbatches * chunks)
+
+
 def finish_s(
     work: PipelineWork, microbatches: int, schedule: PipelineScheduleName = "1f1b"
 ) -> FloatArray:

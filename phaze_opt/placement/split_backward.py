@@ -177,7 +177,8 @@ def _least_s(costs: CandidateCosts, known_s: float) -> float:
         kinds = problem.kinds_of(tensor)
         passes = [layers[first].passes for first in kinds.first]
         columns = zip(*[[each.seconds for each in own] for own in passes], strict=True)
-        seconds = LeastLayers(*[np.array([column]).T for column in columns])
+        forward_s, backward_s, recompute_s = [np.array([column]).T for column in columns]
+        seconds = LeastLayers(forward_s, backward_s, recompute_s)
         least = LeastPlacement(problem, tensor, kinds.which.tolist())
         least_s = float(least.least_s(seconds, rates, np.array([least_s]))[0])
     return least_s * (1.0 - _ROUNDING)

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import accumulate
+from itertools import accumulate, pairwise
 
-from phaze_opt.whole_space.scalar_candidates import ChipSeconds, ScalarCandidate, ScalarCandidates
-from phaze_opt.whole_space.scalar_splits import SplitBatch
+from phaze_opt.whole_space.scalar_candidates import (
+    ChipSeconds,
+    LayerSeconds,
+    ScalarCandidate,
+    ScalarCandidates,
+)
+from phaze_opt.whole_space.scalar_splits import PassSums, SplitBatch
 
 
 def batch_s(
-    passes_s: tuple[tuple[float, float], ...],
+    passes_s: tuple[LayerSeconds, ...],
     candidates: ScalarCandidates,
     chip: ChipSeconds,
     enough_s: float,
@@ -22,7 +27,7 @@ def batch_s(
     Parameters
     ----------
     passes_s
-        Seconds of forward, and of backward with recompute, of every layer.
+        Of every layer.
     candidates, chip
         Degrees of parallelism that fit, and the seconds of the chip beside the passes.
     enough_s
@@ -43,34 +48,53 @@ def batch_s(
 
 
 def _batch_s(
-    passes_s: tuple[tuple[float, float], ...],
+    passes_s: tuple[LayerSeconds, ...],
     candidates: ScalarCandidates,
     chip: ChipSeconds,
     enough_s: float,
     splits: bool,
 ) -> float:
     """Do the same, each time."""
-    forward = [0.0, *accumulate(forward_s for forward_s, _ in passes_s)]
-    backward = [0.0, *accumulate(backward_s for _, backward_s in passes_s)]
-    forward_s, backward_s = forward[-1], backward[-1]
+    sums = [[0.0, *accumulate(column)] for column in zip(*passes_s, strict=True)]
+    least_s = min(sums[0][-1] + sums[1][-1], sums[2][-1] + sums[3][-1])
     best_s, lines = enough_s, candidates.lines_of(chip)
+    by_share: dict[float, tuple[PassSums, PassSums]] = {}
     for place, candidate in enumerate(candidates.rows):
-        if (forward_s + backward_s) * candidate.least_share >= best_s:
+        if least_s * candidate.least_share >= best_s:
             break
+        if candidate.alone not in by_share:
+            by_share[candidate.alone] = (
+                _mean(candidate.alone, sums[0], sums[2]),
+                _mean(candidate.alone, sums[1], sums[3]),
+            )
+        forward, backward = by_share[candidate.alone]
+        forward_s, backward_s, more_s = forward.mean_s[-1], backward.mean_s[-1], backward.more_s[-1]
         if not lines[place]:
-            lines[place] = SplitBatch([0.0], [0.0], candidates, candidate, chip).average_stage
-        for forwards, backwards, others_s in lines[place]:
+            none = PassSums([0.0], [0.0 for _ in sums[0]])
+            lines[place] = SplitBatch(none, none, candidates, candidate, chip).average_stage
+        for forwards, backwards, more, others_s in lines[place]:
             # Most candidates end here, before any bound of what runs beside the passes.
-            if forwards * forward_s + backwards * backward_s + others_s >= best_s:
+            passes = forwards * forward_s + backwards * backward_s + more * more_s
+            if passes + others_s >= best_s:
                 break
         else:
             best_s = _candidate_s(forward, backward, candidates, candidate, chip, best_s, splits)
     return best_s
 
 
+def _mean(alone: float, own_s: Sequence[float], paired_s: Sequence[float]) -> PassSums:
+    """Return the average over microbatches, of which a share is in no pair."""
+    if alone == 1.0:
+        return PassSums(own_s, [0.0 for _ in own_s])
+    mean_s = [alone * a + (1.0 - alone) * b for a, b in zip(own_s, paired_s, strict=True)]
+    each = zip(pairwise(own_s), pairwise(mean_s), strict=True)
+    more = [max((own[1] - own[0]) - (mean[1] - mean[0]), 0.0) for own, mean in each]
+    return PassSums(mean_s, [0.0, *accumulate(more)])
+
+
 def _candidate_s(
-    forward: Sequence[float],
-    backward: Sequence[float],
+    forward: PassSums,
+    backward: PassSums,
     candidates: ScalarCandidates,
     candidate: ScalarCandidate,
     chip: ChipSeconds,

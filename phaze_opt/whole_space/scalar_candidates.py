@@ -46,6 +46,7 @@ class ScalarCandidate(NamedTuple):
     mean_synchronisation_s: float
     reach: float
     most_repeated: float
+    alone: float
     least_share: float
 
     @property
@@ -54,9 +55,18 @@ class ScalarCandidate(NamedTuple):
         return 1 if self.gpipe else min(self.stages, self.microbatches)
 
 
-Line = tuple[float, float, float]
-"""A bound of the time of a batch: factors of the sums of all forwards and of all backwards, and
-the seconds that are added."""
+class LayerSeconds(NamedTuple):
+    """Bounds of a layer and microbatch, of those in pairs too: backwards with the recompute."""
+
+    forward_s: float
+    backward_s: float
+    paired_forward_s: float
+    paired_backward_s: float
+
+
+Line = tuple[float, float, float, float]
+"""A bound of the time of a batch: factors of the sums of all forwards and of all backwards, and of
+what the last backward takes more than the average; and the seconds that are added."""
 
 
 class ScalarCandidates:

@@ -19,6 +19,7 @@ from phaze_opt.passes.graphs import again_of, fuse_once, graphs_of
 from phaze_opt.passes.launches import launch_seconds
 from phaze_opt.passes.paired import PARTS, core_share, exchanges_s, paired_s
 from phaze_opt.training import Training
+from phaze_opt.whole_space.scalar_candidates import LayerSeconds
 from phaze_opt.whole_space.scalar_makespans import makespan_s
 from phaze_opt.whole_space.scalar_operators import (
     ExtraBytes,
@@ -71,10 +72,10 @@ class Passes:
         ]
         self._core_share = partial(core_share, training, cluster)
         self._sent_s = exchanges_s(variant, training, cluster)
-        self._known: dict[tuple[Rates, int, Sort], tuple[tuple[float, float], ...]] = {}
+        self._known: dict[tuple[Rates, int, Sort], tuple[LayerSeconds, ...]] = {}
 
-    def seconds(self, chip: Accelerator, sort: Sort) -> tuple[tuple[float, float], ...]:
-        """Bound forward, and backward with recompute, of every layer in order, in seconds."""
+    def seconds(self, chip: Accelerator, sort: Sort) -> tuple[LayerSeconds, ...]:
+        """Bound the passes of every layer in order."""
         sees_glb = self._training.residency or sort in ("quick", "chip")
         rates, glb_bytes = Rates.of(chip), chip.glb_bytes if sees_glb else 0
         key = rates, glb_bytes, sort
@@ -97,8 +98,8 @@ class Passes:
         rates: Rates,
         glb_bytes: int,
         sort: Sort,
-    ) -> tuple[float, float]:
-        """Bound forward, and backward with recompute, of one distinct layer."""
+    ) -> LayerSeconds:
+        """Bound one distinct layer."""
         training = self._training
         device_s = {
             name: _pass_s(graph, rates, glb_bytes, self._group, training.residency, sort)
@@ -110,16 +111,15 @@ class Passes:
         forward_s, backward_s = passes["forward"] + copies[0], passes["backward"] + copies[1]
         again_s = self._again_s(passes) if has_backward else 0.0
         if sent_s == 0.0:
-            return forward_s, backward_s + again_s
+            return LayerSeconds(*(forward_s, backward_s + again_s) * 2)
         share = self._core_share(rates.calibration.collective_core_share)
         together_s, launched_s = (
             each["forward"] + each["backward"] + self._again_s(each) for each in (device_s, host_s)
         )
         pair_s = float(paired_s(together_s + sum(copies), sent_s, share, launched_s))
         parts = PARTS[training.recompute]
-        backward_s = min(backward_s, parts["backward"] * pair_s)
-        again_s = min(again_s, parts["recompute"] * pair_s)
-        return min(forward_s, parts["forward"] * pair_s), backward_s + again_s
+        back_s = (parts["backward"] + parts["recompute"]) * pair_s
+        return LayerSeconds(forward_s, backward_s + again_s, parts["forward"] * pair_s, back_s)
 
     def _again_s(self, passes: Mapping[str, float]) -> float:
         """Return what runs again before the backward."""

@@ -28,20 +28,37 @@ _MOST_S = 1e300
 
 
 @dataclass(frozen=True)
+class PassSums:
+    """Seconds of passes: sums over the layers before each layer, and over all layers at the end.
+
+    Attributes
+    ----------
+    mean_s
+        On average over the microbatches.
+    more_s
+        By how much the first forward, or the last backward, of a batch takes longer: it is in no
+        pair.
+    """
+
+    mean_s: Sequence[float]
+    more_s: Sequence[float]
+
+
+@dataclass(frozen=True)
 class SplitBatch:
     """A batch with one candidate on one chip.
 
     Attributes
     ----------
-    forward_s, backward_s
-        Sums of the passes over the layers before each layer, and over all layers at the end.
+    forwards, backwards
+        The passes.
     way
         For forward and backward: 1 if the queue slows down the pass, 0 if the pass slows down the
         queue.
     """
 
-    forward_s: Sequence[float]
-    backward_s: Sequence[float]
+    forwards: PassSums
+    backwards: PassSums
     candidates: ScalarCandidates
     candidate: ScalarCandidate
     chip: ChipSeconds
@@ -66,12 +83,12 @@ class SplitBatch:
     @cached_property
     def forward(self) -> Sequence[float]:
         """Sums of the forwards, with the queues beside them."""
-        return self._with_queue(self.forward_s, 0)
+        return self._with_queue(self.forwards.mean_s, 0)
 
     @cached_property
     def backward(self) -> Sequence[float]:
         """Sums of the backwards, with the queues beside them and the accumulation."""
-        sums = self._with_queue(self.backward_s, 1)
+        sums = self._with_queue(self.backwards.mean_s, 1)
         if self.accumulation_s == 0.0:
             return sums
         pairs = zip(sums, self.candidates.added, strict=True)
@@ -119,6 +136,8 @@ class SplitBatch:
     def _least_last_s(self) -> Sequence[float]:
         """Least backward without the network of a layer, from the one before each end on."""
         link_s, ends = self.candidates.links[1], range(1, len(self.backward))
+        if self.candidate.alone < 1.0:
+            return [0.0 for _ in self.backward]
         each_s = [
             self.backward[end] - self.backward[end - 1] - (link_s[end] - link_s[end - 1])
             for end in ends
@@ -133,6 +152,8 @@ class SplitBatch:
         It does not run while groups beside the replicas use the same level of the network, nor,
         in a backward, before that of the last layer has ended.
         """
+        more_s = (self.forwards, self.backwards)[row].more_s
+        pass_s += more_s[end] - more_s[begin]
         if self.candidate.shares_level:
             link_s = self.candidates.links[row]
             pass_s = max(pass_s - (link_s[end] - link_s[begin]), 0.0)
@@ -163,9 +184,11 @@ class SplitBatch:
 
     def at_once_s(self) -> float:
         """Bound by the average stage."""
-        forward_s = self._with_queue(self.forward_s, 0)[-1]
-        backward_s = self._with_queue(self.backward_s, 1)[-1]
-        return max(f * forward_s + b * backward_s + c for f, b, c in self.average_stage)
+        forward_s = self._with_queue(self.forwards.mean_s, 0)[-1]
+        backward_s = self._with_queue(self.backwards.mean_s, 1)[-1]
+        more_s = self.backwards.more_s[-1]
+        lines = self.average_stage
+        return max(f * forward_s + b * backward_s + m * more_s + c for f, b, m, c in lines)
 
     @cached_property
     def average_stage(self) -> tuple[Line, ...]:
@@ -182,25 +205,26 @@ class SplitBatch:
         # The average stage runs all microbatches; its synchronisation then takes a share of the
         # cores, or follows the last backward, of which that much is left.
         waves, left = microbatches / stages, (microbatches - 1.0 + self.share) / stages
-        lines = [(waves, waves, self.share * sent_s + step_s - saving_s / stages)]
+        lines = [(waves, waves, 0.0, self.share * sent_s + step_s - saving_s / stages)]
         if candidate.chunks > 1:
-            lines.append((1.0, 1.0, -saving_s))
+            lines.append((1.0, 1.0, 0.0, -saving_s))
             if microbatches >= stages:
                 before = (microbatches - stages) / stages
-                lines.append((waves, before, sent_s + step_s - saving_s / stages))
-            lines.append((waves, 0.0, sent_s + step_s))
+                lines.append((waves, before, 0.0, sent_s + step_s - saving_s / stages))
+            lines.append((waves, 0.0, 0.0, sent_s + step_s))
         elif candidate.splits_backward == 0:
             # What uses the network in it is no part of that.
             link_s = self.candidates.links[1][-1] if candidate.shares_level else 0.0
             hidden_s = (1.0 - self.share) * link_s / stages
-            lines.append((waves, left, sent_s + hidden_s + step_s - saving_s / stages))
+            others_s = sent_s + hidden_s + step_s - saving_s / stages
+            lines.append((waves, left, (self.share - 1.0) / stages, others_s))
             # One microbatch goes through all stages and back, then the rest of the others.
             again = 1.0 + (microbatches - candidate.in_flight) / stages
             rounds = 1.0 + (microbatches - 1.0) / stages
-            lines.append((again, rounds, self.first_tail_s - saving_s))
+            lines.append((again, rounds, 0.0, self.first_tail_s - saving_s))
         forward_s = messages * candidate.activation_s
         backward_s = messages * candidate.gradient_s + saving_s
-        return tuple((f, b, others_s + f * forward_s + b * backward_s) for f, b, others_s in lines)
+        return tuple((f, b, m, c + f * forward_s + b * backward_s) for f, b, m, c in lines)
 
     def pipelined_s(self) -> float:
         """Bound by the waiting times of a pipeline, in seconds; see `least_times._pipelined_s`."""
@@ -223,7 +247,8 @@ class SplitBatch:
         link_s = 0.0
         if candidate.shares_level:
             link_s = known.links[1][first + 1] - known.links[1][first]
-        cover_s = repeated * max(backward_s - link_s, 0.0)
+        more_s = self.backwards.more_s[first + 1] - self.backwards.more_s[first]
+        cover_s = repeated * max(backward_s + more_s - link_s, 0.0)
         sent_s = max(self.share * sent_s, sent_s - (1.0 - self.share) * cover_s)
         load_s = microbatches * (forward_s + backward_s) - added * self.accumulation_s
         least_s = max(least_s, repeated * (load_s + own * self.step_s) + max(sent_s, 0.0))

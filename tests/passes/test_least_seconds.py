@@ -174,7 +174,7 @@ def test_no_pass_is_shorter_on_gpus(model: str, training: Training) -> None:
             exact = costed(captured, chip, training)
             check_bounds(variant, least, row, exact)
             sent_s = links_s(variant, CLUSTER, training, default_fusion(chip))
-            assert (sent_s is None) == (training.pairs_microbatches or training.splits_backward)
+            assert (sent_s is None) == training.splits_backward
             chain = exact.problem.layers[variant.tensor_parallel]
             for (_, index), cost in zip(variant.nodes, chain, strict=True):
                 if sent_s is not None:

@@ -19,7 +19,7 @@ from phaze_opt.errors import InfeasibleError, InputError
 from phaze_opt.network.cluster import Cluster, NetworkLevel
 from phaze_opt.passes.handled import HANDLED
 from phaze_opt.passes.layer_cost import LayerCost, LayerPasses, LeastLayers, PassCost
-from phaze_opt.passes.paired import least_of_pairs
+from phaze_opt.passes.paired import with_pairs
 from phaze_opt.placement.candidate_costs import CandidateCosts
 from phaze_opt.placement.collected_candidates import _Collector, collect_candidates
 from phaze_opt.placement.least import LeastPlacement
@@ -143,12 +143,12 @@ def layer_seconds(
     least = LeastLayers(*(np.array([column]).T * share for column in columns))
     if training is None:
         return least
-    return least_of_pairs(least, np.array([[each.paired_s] for each in layers]) * share, training)
+    return with_pairs(least, np.array([[each.paired_s] for each in layers]) * share, training)
 
 
 def links_s(layers: tuple[LayerCost, ...], training: Training) -> FloatArray | None:
     """Return for how long the tensor-parallel group of layers uses the network."""
-    if training.pairs_microbatches or training.splits_backward:
+    if training.splits_backward:
         return None
     passes = [layer.passes for layer in layers]
     backwards = [each.backward.link_s + each.recompute.link_s for each in passes]
@@ -190,6 +190,23 @@ def test_never_above_the_placement(problem: PlacementProblem) -> None:
     looser_s, bound_s, time_s = least_s(problem, splits=False), least_s(problem), solved_s(problem)
     assert looser_s <= bound_s * SLACK
     assert bound_s <= time_s * SLACK
+
+
+@settings(max_examples=80, deadline=None)
+@given(training_problems().filter(lambda each: each.training.pairs_microbatches))
+def test_never_above_microbatches_in_pairs(problem: PlacementProblem) -> None:
+    """Which hide what replicas send once per batch less than the last backward does, alone."""
+    assert least_s(problem, splits=False) <= least_s(problem) * SLACK
+    assert least_s(problem) <= solved_s(problem) * SLACK
+
+
+@settings(max_examples=20, deadline=None)
+@given(training_problems().filter(lambda each: each.training.pairs_microbatches))
+def test_a_single_microbatch_is_in_no_pair(problem: PlacementProblem) -> None:
+    """Its bound is that without pairs, to the bit."""
+    training = replace(problem.training, global_batch=1, microbatch=1)
+    single = replace(problem, training=training)
+    assert least_s(single) == least_s(replace(single, training=replace(training, overlap="data")))
 
 
 def test_replicas_wait_for_the_network_that_others_use() -> None:
@@ -342,7 +359,7 @@ def test_accelerators_do_not_see_one_another(
     tensor_degree, layers = next(iter(problem.layers.items()))
     bound = LeastPlacement(problem, tensor_degree, range(len(layers)))
     together = LeastLayers(
-        *(getattr(layer_seconds(layers), field.name) * factors for field in fields(LeastLayers))
+        *(getattr(layer_seconds(layers), f"{name}_s") * factors for name in LayerPasses._fields)
     )
     memories = problem.hbm_usable_bytes * np.array([1.0 + (f > 1.0) for f in factors])
     all_rates = replace(rates(problem, len(factors)), hbm_usable_bytes=memories)
@@ -367,7 +384,7 @@ def test_accelerators_with_equal_seconds_are_bounded_once(monkeypatch: pytest.Mo
     problem = transformer(6, True, 40e9)
     bound, some = LeastPlacement(problem, 1, range(6)), layer_seconds(problem.layers[1])
     factors = np.tile([1.0, 3.0, 2.0], 5)
-    together = LeastLayers(*(getattr(some, field.name) * factors for field in fields(LeastLayers)))
+    together = LeastLayers(*(getattr(some, f"{name}_s") * factors for name in LayerPasses._fields))
     answers = bound.least_s(together, rates(problem, 15))
     assert rows == [3]
     assert answers.tolist() == np.tile(answers[:3], 5).tolist()
