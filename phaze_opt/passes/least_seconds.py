@@ -140,10 +140,10 @@ def links_s(
     Returns
     -------
     links_s : (2, distinct layers)
-        In the forward, and in the backward with recompute, that are in no pair; ``None`` where
-        passes are not what replicas send beside: they run in halves, or wait for the host.
+        In the forward, and in the whole backward with recompute, that are in no pair; ``None``
+        where passes wait for the host, so that they are not what replicas send beside.
     """
-    if training.splits_backward or training.offloads:
+    if training.offloads:
         return None
     passes = [graphs_of(layer, training) for layer in variant.layers]
     graphs = [fuse_once(graph, fusion) for of_layer in passes for graph in of_layer.values()]

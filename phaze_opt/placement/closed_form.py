@@ -65,7 +65,7 @@ def even_share(
 
     A stage cannot start before the first microbatch has passed those before it: with p stages,
     ``T ≥ Σ_{j<s} L_j + m · L_s`` for every stage s, so that ``Σ L ≤ (1 − (1 − 1/m)^p) · T``. Of
-    interleaved stages, and of those with split backwards, only ``T ≥ m · L_s`` is known.
+    interleaved stages only ``T ≥ m · L_s`` is known, and that a microbatch passes all of them.
     """
     if chunks > 1:
         return np.asarray(np.minimum(1.0, stages / microbatches))

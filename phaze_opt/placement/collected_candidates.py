@@ -344,7 +344,7 @@ class _Collector:
                 *(np.where(exchanged, row, -1) for exchanged, row in exchanges),
                 *np.full((2, len(way)), np.array(flags)[:, np.newaxis]),
                 *(np.where(exchanged, row, -1) for exchanged, row in of_routed),
-                (columns.pipeline > 1) & self.training.splits_backward,
+                np.where(columns.pipeline > 1, self._splits_backward, 0),
                 shares[columns.group],
             ]
         )
@@ -364,12 +364,13 @@ class _Collector:
             )
             for each, term in zip(messages, map(self.costs.message, messages), strict=True)
         ]
-        # Of split backwards no more is known than of chunks.
-        chunks = columns.chunks + ((columns.pipeline > 1) & self.training.splits_backward)
-        each = zip(
-            *(values.tolist() for values in (columns.microbatches, columns.pipeline, chunks)),
-            strict=True,
-        )
+        numbers = columns.microbatches, columns.pipeline, columns.chunks
+        each = zip(*(values.tolist() for values in numbers), strict=True)
+        reach = np.array([float(even_share(*row)) for row in each])
+        if self.training.splits_backward:
+            # Weight gradients are on no way of a microbatch through the stages.
+            own = columns.pipeline / columns.microbatches
+            reach = np.where(columns.pipeline > 1, own, reach)
         real = np.zeros((len(columns.data), column.SHARE + 1))
         real[:, : column.OPTIMIZER_SHARDS] = np.array(of_message).reshape(-1, 5)[columns.message]
         real[:, column.OPTIMIZER_SHARDS] = columns.data if self.zero >= 1 else 1.0
@@ -377,9 +378,17 @@ class _Collector:
         if self.zero < 2:
             mean_s = self._mean_s(sent, columns.group, columns.pipeline)
             real[:, column.MEAN_SYNCHRONISATION_S] = np.where(columns.data > 1, mean_s, 0.0)
-        real[:, column.REACH] = [float(even_share(*numbers)) for numbers in each]
+        real[:, column.REACH] = reach
         real[:, column.ALONE] = self._alone(columns)
         return real
+
+    @property
+    def _splits_backward(self) -> int:
+        """How pipelines lie that split the backward; 0 where none does."""
+        if not self.training.splits_backward:
+            return 0
+        is_v = self.training.pipeline_schedule == "zb-v"
+        return column.IN_V if is_v else column.STRAIGHT
 
     def _alone(self, columns: _Columns) -> FloatArray:
         """Return the share of the microbatches of every candidate that are in no pair."""

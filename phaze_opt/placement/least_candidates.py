@@ -129,7 +129,7 @@ class LeastCandidates:
 
     def _has_chunks(self, whole: IntArray) -> BoolArray:
         """Whether the stages of candidates may have several chunks."""
-        in_v = (whole[:, column.SPLITS_BACKWARD] == 1) & (self.schedule == "zb-v")
+        in_v = whole[:, column.SPLITS_BACKWARD] == column.IN_V
         return np.asarray((whole[:, column.CHUNKS] > 1) | in_v)
 
     def _average_bytes(self, interleaved: BoolArray) -> FloatArray:

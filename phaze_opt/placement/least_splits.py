@@ -52,10 +52,10 @@ MOST_S = 1e300
 _SMALLEST_S = 1e-12
 """The grid begins here."""
 
-# Columns of the candidates' whole numbers; −1 is no row of a table, GPIPE, OVERLAPS,
-# SPLITS_BACKWARD and SHARES_LEVEL are 0 or 1. A pipeline that splits the backward is known to do
-# its work only; replicas that share a level of the network with the groups beside them send while
-# those do not.
+# Columns of the candidates' whole numbers; −1 is no row of a table, GPIPE, OVERLAPS and
+# SHARES_LEVEL are 0 or 1, SPLITS_BACKWARD is 0, STRAIGHT or IN_V. A pipeline that splits the
+# backward is known to do its work only; replicas that share a level of the network with the groups
+# beside them send while those do not.
 (
     STAGES,
     MICROBATCHES,
@@ -71,8 +71,8 @@ _SMALLEST_S = 1e-12
     SPLITS_BACKWARD,
     SHARES_LEVEL,
 ) = range(13)
-# Columns of the candidates' real numbers; REACH: 1 − (1 − 1/m)^p, or p/m if
-# interleaved or with split backwards; MOST_REPEATED: how many of the layer that is repeated most
+# Columns of the candidates' real numbers; REACH: 1 − (1 − 1/m)^p, at most p/m if
+# interleaved, p/m with split backwards; MOST_REPEATED: how many of the layer that is repeated most
 # the stage with most of them has at least; ALONE: share of the microbatches that are in no pair;
 # what the chip gives is filled in last.
 (
@@ -91,6 +91,9 @@ _SMALLEST_S = 1e-12
     ACCUMULATION_S,
     SHARE,
 ) = range(14)
+
+STRAIGHT, IN_V = 1, 2
+"""How a pipeline that splits the backward lies: one chunk per stage, or two in a V."""
 
 # Rows of `sums` and of `held`.
 FORWARD, BACKWARD, OWN, ADDED, LAST, MORE_FORWARD, MORE_BACKWARD = range(7)

@@ -25,6 +25,7 @@ from phaze_opt.placement.least_splits import (
     GPIPE,
     GRADIENT_S,
     GRADIENT_SHARDS,
+    IN_V,
     LAST,
     MEAN_SYNCHRONISATION_S,
     MICROBATCHES,
@@ -42,6 +43,7 @@ from phaze_opt.placement.least_splits import (
     SPLITS_BACKWARD,
     STAGES,
     STEP_S,
+    STRAIGHT,
     SYNCHRONISED,
     SYNCHRONISED_ROUTED,
     CandidateArrays,
@@ -71,8 +73,12 @@ def _at_once_s(split: Split) -> float:
     sent_s, share = real[MEAN_SYNCHRONISATION_S], real[SHARE]
     step_s = sums[OWN, layers] * real[STEP_S] / stages
     least_s: float = work_s / stages + share * sent_s
-    if whole[SPLITS_BACKWARD] == 1:
-        # Stages end one after another, and when gradients are complete depends on the order.
+    if whole[SPLITS_BACKWARD] == IN_V:
+        # When the gradients of the first chunk are complete depends on the order.
+        return float(least_s + step_s)
+    if whole[SPLITS_BACKWARD] == STRAIGHT:
+        # Stages end one after another. The weight gradients of the last microbatch come last.
+        least_s = max(least_s, (work_s - (1.0 - share) * backward_s) / stages + sent_s)
         return float(least_s + step_s)
     if whole[CHUNKS] > 1:
         before_s = max((microbatches - stages) * backward_s - saving_s, 0.0)

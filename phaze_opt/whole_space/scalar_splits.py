@@ -212,6 +212,8 @@ class SplitBatch:
                 before = (microbatches - stages) / stages
                 lines.append((waves, before, 0.0, sent_s + step_s - saving_s / stages))
             lines.append((waves, 0.0, 0.0, sent_s + step_s))
+        elif candidate.splits_backward == 1:
+            lines.append((waves, left, 0.0, sent_s + step_s - saving_s / stages))
         elif candidate.splits_backward == 0:
             # What uses the network in it is no part of that.
             link_s = self.candidates.links[1][-1] if candidate.shares_level else 0.0

@@ -146,10 +146,8 @@ def layer_seconds(
     return with_pairs(least, np.array([[each.paired_s] for each in layers]) * share, training)
 
 
-def links_s(layers: tuple[LayerCost, ...], training: Training) -> FloatArray | None:
+def links_s(layers: tuple[LayerCost, ...]) -> FloatArray:
     """Return for how long the tensor-parallel group of layers uses the network."""
-    if training.splits_backward:
-        return None
     passes = [layer.passes for layer in layers]
     backwards = [each.backward.link_s + each.recompute.link_s for each in passes]
     return np.array([[each.forward.link_s for each in passes], backwards])
@@ -159,7 +157,7 @@ def least_s(problem: PlacementProblem, share: Any = 1.0, splits: bool = True) ->
     """Return the bound over all tensor degrees."""
     answers = []
     for tensor_degree, layers in problem.layers.items():
-        known = links_s(layers, problem.training)
+        known = links_s(layers)
         bound = LeastPlacement(problem, tensor_degree, range(len(layers)), links_s=known)
         least = layer_seconds(layers, share, problem.training)
         answers.append(bound.least_s(least, rates(problem), splits=splits))
@@ -196,6 +194,21 @@ def test_never_above_the_placement(problem: PlacementProblem) -> None:
 @given(training_problems().filter(lambda each: each.training.pairs_microbatches))
 def test_never_above_microbatches_in_pairs(problem: PlacementProblem) -> None:
     """Which hide what replicas send once per batch less than the last backward does, alone."""
+    assert least_s(problem, splits=False) <= least_s(problem) * SLACK
+    assert least_s(problem) <= solved_s(problem) * SLACK
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    training_problems().filter(lambda each: each.training.splits_backward),
+    st.sampled_from(ZERO_BUBBLE),
+)
+def test_never_above_backwards_in_two_parts(
+    problem: PlacementProblem, schedule: PipelineScheduleName
+) -> None:
+    """Whose weight gradients hide what replicas send no more than a whole backward does."""
+    training = replace(problem.training, pipeline_schedule=schedule)
+    problem = replace(problem, training=training)
     assert least_s(problem, splits=False) <= least_s(problem) * SLACK
     assert least_s(problem) <= solved_s(problem) * SLACK
 
