@@ -198,6 +198,27 @@ def test_never_above_microbatches_in_pairs(problem: PlacementProblem) -> None:
     assert least_s(problem) <= solved_s(problem) * SLACK
 
 
+def test_the_last_backward_is_in_no_pair() -> None:
+    """It takes longer than one beside another microbatch, and hides more of what is sent."""
+    level = NetworkLevel(1e9, 0.0, "switch", group_size=None)
+    cost = LayerCost("layer", LayerPasses.of(1.0, 2.0), 10**9, 0, 0, 0, 0, paired_s=1.5)
+    problem = PlacementProblem(
+        {1: (cost,) * 12},
+        tuple(itertools.pairwise(range(12))),
+        Cluster("flat", (level,), 2),
+        Training(4, overlap="experts", expert_parallel=2),
+        hbm_usable_bytes=1e15,
+        hbm_bytes_per_s=1e15,
+    )
+    degrees = Degrees(1, 2, 1)
+    time_s = solve_placement(problem, degrees).time_per_batch_s
+    bound = LeastPlacement(problem, 1, [0] * 12, degrees)
+    least = layer_seconds((cost,), training=problem.training)
+    for splits in (False, True):
+        (bound_s,) = bound.least_s(least, rates(problem), splits=splits)
+        assert 0.9 * time_s <= bound_s <= time_s * SLACK
+
+
 @settings(max_examples=60, deadline=None)
 @given(
     training_problems().filter(lambda each: each.training.splits_backward),

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from phaze_opt.choices import PipelineScheduleName
 from phaze_opt.degrees import Degrees
 from phaze_opt.errors import InfeasibleError, InputError
-from phaze_opt.passes.layer_cost import LayerCost
+from phaze_opt.network.cluster import Cluster, NetworkLevel
+from phaze_opt.passes.layer_cost import LayerCost, LayerPasses
 from phaze_opt.placement.describe import placement_replay
 from phaze_opt.placement.placement_problem import Placement, PlacementProblem
 from phaze_opt.placement.solve_placement import place_again, solve_placement
@@ -280,6 +281,16 @@ def split_problems(draw: st.DrawFn) -> PlacementProblem:
 
     layers = {degree: tuple(map(with_weights, own)) for degree, own in problem.layers.items()}
     return replace(problem, layers=layers, training=training)
+
+
+@pytest.mark.parametrize("schedule", ONE_CHUNK)
+def test_weight_gradients_are_on_no_way_through_the_stages(schedule: PipelineScheduleName) -> None:
+    """A batch of one microbatch is shorter than all its passes, and so is its bound."""
+    layer = LayerCost("layer", LayerPasses.of(1.0, 1.0), 0, 0, 0, 0, 0, weight_gradient_s=0.4)
+    cluster = Cluster("two", (NetworkLevel(1e9, 0.0, "switch"),), 2)
+    training = Training(1, pipeline_schedule=schedule)
+    problem = PlacementProblem({1: (layer,) * 2}, ((0, 1),), cluster, training, 1e9, 1e9)
+    assert least_s(problem) <= solve_placement(problem).time_per_batch_s < 4.0
 
 
 def placed(
