@@ -275,7 +275,7 @@ class StudyBounds:
         training = training_as_fused(run.training, fusion)
         tensor = variant.tensor_parallel
         graphs, _ = fused_passes(variant, training, fusion)
-        key = graphs, network_of(tensor, run.cluster, training), training.residency, kinds
+        key = graphs, network_of(variant, run.cluster, training, fusion), training.residency, kinds
         if key not in self._energies:
 
             def bound(which: IntArray) -> FloatArray:
@@ -364,11 +364,13 @@ class StudyBounds:
         on_boxes = [
             self.ways.box_times_s(way, chips) if is_every_box or may_skip else None for way in ways
         ]
-        skips = may_skip and self._none_is_too_hot(ways, on_boxes)
+        cooled_s = np.minimum.reduce([way.cooled_s for way in ways], initial=np.inf)
+        skips = may_skip and self._none_is_too_hot(cooled_s, on_boxes)
         for way, box_s in zip(ways, on_boxes, strict=True):
             enough_s = best[0]
             if skips:
-                enough_s = np.minimum(best[0], known_s)
+                # No way keeps a limit of the power that is none.
+                enough_s = np.where(np.isinf(cooled_s), 0.0, np.minimum(best[0], known_s))
                 if loses(box_s, enough_s):
                     continue
             # What is not faster may still take less energy.
@@ -387,18 +389,25 @@ class StudyBounds:
         best[:, power.excluded(best[0])] = np.inf
         return best
 
-    def _none_is_too_hot(self, ways: Sequence[Way], on_boxes: Sequence[FloatArray | None]) -> bool:
-        """Whether surely no chip is excluded by a limit of the power.
+    def _none_is_too_hot(self, cooled_s: FloatArray, on_boxes: Sequence[FloatArray | None]) -> bool:
+        """Whether surely no chip is excluded by a limit of the power that it could keep.
 
         So it is if some way keeps it in the least time of any, as far as the boxes tell.
+
+        Parameters
+        ----------
+        cooled_s : (sizes, architectures)
+            The least time in which any way keeps the limit.
+        on_boxes
+            Least times of the ways.
         """
         if not self.study.spec.constraints.limits_power:
             return True
         known = [each for each in on_boxes if each is not None]
-        if len(known) < len(ways):
+        if len(known) < max(len(on_boxes), 1):
             return False
-        cooled_s = np.minimum.reduce([way.cooled_s for way in ways])
-        return bool((cooled_s.min(axis=0) <= np.minimum.reduce(known)).all())
+        keeps = cooled_s.min(axis=0) <= np.minimum.reduce(known)
+        return bool((keeps | np.isinf(cooled_s)).all())
 
     def most_held_bytes(self, design: Design) -> float:
         """Bound the bytes on a device from above, over workloads, solved options and placements.

@@ -19,12 +19,15 @@ from phaze_opt.bounds.box_times import BoxTimes
 from phaze_opt.bounds.space_chips import SpaceChips
 from phaze_opt.choices import FusionMode
 from phaze_opt.degrees import Degrees
+from phaze_opt.estimator.estimate import communication_of_graphs
 from phaze_opt.hardware.accelerator import memory_bytes
 from phaze_opt.network.cluster import Cluster
 from phaze_opt.network.collective import tensor_terms
+from phaze_opt.network.token_exchange import dispatcher_rates
 from phaze_opt.passes.estimates import Chip
 from phaze_opt.passes.graphs import default_fusion
 from phaze_opt.passes.layer_cost import LeastLayers
+from phaze_opt.passes.least_energy import fused_passes
 from phaze_opt.passes.least_seconds import least_layers, links_s, longest_layers
 from phaze_opt.placement.least import LeastPlacement
 from phaze_opt.placement.placement_problem import ChipRates
@@ -41,8 +44,11 @@ PLACEMENT_BYTES = 4 * GIB
 DROPPED_AFTER = 16
 """Placements, after which those that are too much are dropped: to add tables up takes its time."""
 
+LAYER_BYTES = 2**28
+"""Of bounds of layers that are kept, because options share them."""
+
 _KEPT = 64
-"""Number of bounds of layers to keep, because options share them."""
+"""Number of rates of chips to keep, because options share them."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,6 +89,7 @@ class WayBounds:
         self._study = study
         self._workloads = workloads
         self._known: OrderedDict[Hashable, LeastLayers] = OrderedDict()
+        self._known_bytes = 0
         self._chip_rates: OrderedDict[Hashable, ChipRates] = OrderedDict()
         self._placements: OrderedDict[Hashable, LeastPlacement] = OrderedDict()
         self._box_times: BoxTimes | None = None
@@ -191,10 +198,10 @@ class WayBounds:
                 capture, variant, chips, cluster, replace(training, recompute="full")
             )
             return replace(again, recompute_s=np.zeros_like(again.recompute_s))
-        tensor = variant.tensor_parallel
-        key = (capture, tensor, chips, network_of(tensor, cluster, training), training)
+        network = network_of(variant, cluster, training, default_fusion(chips.architectures[0]))
+        key = capture, variant.tensor_parallel, chips, network, training
         if key not in self._known:
-            self._known[key] = least_layers(
+            layers = least_layers(
                 variant,
                 chips.architectures,
                 cluster,
@@ -203,8 +210,11 @@ class WayBounds:
                 lane_rate=self._study.lane_rate,
                 units=chips.units,
             )
-            if len(self._known) > _KEPT:
-                self._known.popitem(last=False)
+            self._known_bytes += layers.table_bytes
+            while self._known and self._known_bytes > LAYER_BYTES:
+                _, dropped = self._known.popitem(last=False)
+                self._known_bytes -= dropped.table_bytes
+            self._known[key] = layers
         self._known.move_to_end(key)  # the least recently used bounds are dropped first
         return self._known[key]
 
@@ -250,7 +260,15 @@ class WayBounds:
                 del self._placements[key]
 
 
-def network_of(tensor: int, cluster: Cluster, training: Training) -> object:
+def network_of(
+    variant: WorkloadVariant, cluster: Cluster, training: Training, fusion: FusionMode
+) -> Hashable:
     """Return all that the layers take from the network: where it is equal, their costs are."""
-    alone = training.has_tensor_groups_only
-    return tensor_terms(tensor, cluster) if alone else (tensor, cluster)
+    tensor = variant.tensor_parallel
+    if training.has_tensor_groups_only:
+        return tensor_terms(tensor, cluster)
+    graphs, _ = fused_passes(variant, training, fusion)
+    sent = [each.tobytes() for each in communication_of_graphs(graphs, cluster, tensor)]
+    takes_cores = training.pairs_microbatches
+    rates = dispatcher_rates(training.dispatcher, cluster) if takes_cores else None
+    return tensor, *sent, rates

@@ -221,6 +221,19 @@ def link_seconds(
     return _joined(tuple(graphs), cluster, (tensor_parallel,) * len(graphs)).link_s
 
 
+def communication_of_graphs(
+    graphs: Sequence[OperatorGraph], cluster: Cluster, tensor_parallel: int
+) -> tuple[FloatArray, FloatArray]:
+    """Return `communication_of` all operators of some graphs: all that they take of a network.
+
+    Parameters
+    ----------
+    graphs, cluster, tensor_parallel
+        As for `estimate_jointly`.
+    """
+    return _joined(tuple(graphs), cluster, (tensor_parallel,) * len(graphs)).communication
+
+
 @dataclass(frozen=True, eq=False)
 class _JoinedGraphs:
     """Several graphs as one: its table, what `communication_of` gives, and the same of each."""
@@ -231,7 +244,7 @@ class _JoinedGraphs:
     link_s: tuple[float, ...]
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=512)
 def _joined(
     graphs: tuple[OperatorGraph, ...], cluster: Cluster, tensor_parallel: tuple[int, ...]
 ) -> _JoinedGraphs:

@@ -167,6 +167,12 @@ class LeastLayers:
         """Seconds of all passes."""
         return self.forward_s + self.backward_s + self.recompute_s
 
+    @property
+    def table_bytes(self) -> int:
+        """Size of the arrays."""
+        own_bytes = self.forward_s.nbytes + self.backward_s.nbytes + self.recompute_s.nbytes
+        return own_bytes + (0 if self.pairs is None else self.pairs.table_bytes)
+
     def some(self, which: IntArray) -> LeastLayers:
         """Return those of some accelerators."""
         return LeastLayers(
