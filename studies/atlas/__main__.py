@@ -9,7 +9,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 
 from phaze_opt.codec import write_whole
-from studies.atlas.answers import answer, check, common_answer, is_proven
+from studies.atlas.answers import answer, check, common_answer, is_proven, is_searched
 from studies.atlas.figures import picture
 from studies.atlas.page import page
 from studies.atlas.parts import PARTS, PICTURE
@@ -57,7 +57,9 @@ def main() -> None:
     models = [each.question for each in answers if each.question.part == "models"]
     common = []
     if len(models) == len(MODELS) and (options.parts is None or "common" in options.parts):
-        common = [common_answer(work, each, models) for each in common_studies(read_base())]
+        for spec in common_studies(read_base()):
+            if not options.kept or is_searched(work, spec):
+                common.append(common_answer(work, spec, models))
     for place, (found, question) in enumerate([(each, each.question) for each in answers]):
         if question.part == "models" and question.words in drawn:
             again = robust(work, question.spec, options.top, options.draws)

@@ -202,6 +202,11 @@ def is_proven(work: Work, question: Question) -> bool:
     return work.has(f"prove-{question.spec.name}", question.spec)
 
 
+def is_searched(work: Work, spec: StudySpec) -> bool:
+    """Whether the search of a chip for many models is done."""
+    return work.has(f"search-{spec.name}", spec)
+
+
 def _prove(work: Work, spec: StudySpec) -> Proven:
     """Enumerate a space, and evaluate the best design once more."""
     study, enumeration = enumerated(work, spec, TOP, LIMIT_S)
