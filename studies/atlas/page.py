@@ -133,8 +133,8 @@ def _first(answers: Sequence[Answer]) -> Iterator[str]:
     known = [gap for gap in gaps if gap is not None]
     rest = ""
     if known:
-        rest = f"; a limit of time ended {len(known)} searches, at most {max(known):.1%} below "
-        rest += "their bound"
+        rest = f"; a limit of time ended {len(known)} searches, whose bounds are at most "
+        rest += f"{max(known):.1%} above what was found"
     if None in gaps:
         rest += f"; {gaps.count(None)} have no bound yet"
     yield (
