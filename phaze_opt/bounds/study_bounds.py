@@ -302,7 +302,7 @@ class StudyBounds:
         """Bound one workload; see `_bounds`."""
         least_s, least_j = np.full((2, *chips.hbm_bytes.shape), np.inf)
         every = [(run, list(self.ways_of(run, chips))) for run in inputs]
-        if not chips.rooflines:
+        if self._may_skip(chips):
             every.sort(key=lambda own: self._least_on_boxes_s(own[1], chips))
         for run, ways in every:
             batch_s, batch_j = self._least_of_ways(run, ways, chips, least_s)
@@ -360,7 +360,7 @@ class StudyBounds:
         best = np.full((2, *chips.hbm_bytes.shape), np.inf)
         power = PowerLimit(chips.hbm_bytes.shape, self.likely)
         is_every_box = chips is self.ways.box_times(chips.space).boxes
-        may_skip = not (chips.rooflines or self._by_energy or self.likely is not None)
+        may_skip = self._may_skip(chips)
         on_boxes = [
             self.ways.box_times_s(way, chips) if is_every_box or may_skip else None for way in ways
         ]
@@ -388,6 +388,13 @@ class StudyBounds:
                     power.fastest(size, most_s)
         best[:, power.excluded(best[0])] = np.inf
         return best
+
+    def _may_skip(self, chips: BoundedChips) -> bool:
+        """Whether ways that lose on the boxes of chips may be left out.
+
+        What is slower may still take less energy, and which way is the fastest one may count.
+        """
+        return not (chips.rooflines or self._by_energy or self.likely is not None)
 
     def _none_is_too_hot(self, cooled_s: FloatArray, on_boxes: Sequence[FloatArray | None]) -> bool:
         """Whether surely no chip is excluded by a limit of the power that it could keep.
