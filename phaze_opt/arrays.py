@@ -13,7 +13,7 @@ IntArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
 
 
-def distinct_rows(values: FloatArray) -> tuple[IntArray, IntArray]:
+def distinct_rows(values: FloatArray | IntArray) -> tuple[IntArray, IntArray]:
     """Find equal rows of a table.
 
     Parameters

@@ -35,6 +35,7 @@ from phaze_opt.placement.chain_bytes import (
 )
 from phaze_opt.placement.costs import DegreeRuns, StageCosts, stage_costs
 from phaze_opt.placement.even import even_starts
+from phaze_opt.placement.every_pass import exchanged_by_classes_s
 from phaze_opt.placement.fitting_stages import fitting_stages
 from phaze_opt.placement.layout import Layout
 from phaze_opt.placement.memory import Shards
@@ -53,6 +54,9 @@ _Key = tuple[int, int, int, int, int, Term, bool]
 
 Runs = EllipsisType | tuple[IntArray, IntArray]
 """Runs of layers, that is possible stages, by first and last + 1 layer; all of them by default."""
+
+_ROUNDING = 1e-9
+"""Relative margin of a bound whose sums are in another order."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -439,8 +443,23 @@ class CandidateCosts:
     def classes(self, grid: CandidateGrid) -> Classes:
         """Return the classes of a grid, as bounds take them."""
         tails_s, rows = self.least_tails_s(grid)
-        each = grid.pipeline, grid.microbatches, grid.even_share
+        each = grid.pipeline, grid.microbatches, grid.even_share, self._least_of_stages_s(grid)
         return Classes(tails_s, rows, *each, self.schedule == "gpipe")
+
+    def _least_of_stages_s(self, grid: CandidateGrid) -> FloatArray:
+        """Bound what all stages take for a microbatch by what replicas exchange in every pass.
+
+        Of every class; 0 where they exchange nothing then. A pass takes at least its exchanges, and
+        its compute with what hidden exchanges take of the cores.
+        """
+        training = self.problem.training
+        if training.zero < 2 or training.zero_group:
+            return np.zeros(len(grid.data))
+        held = self.replicated(grid.tensor).held.parameters
+        sent_s = exchanged_by_classes_s(grid, self.problem.cluster, training, held)
+        share = self.problem.collective_core_share if training.overlap != "none" else 1.0
+        layers_s, _ = self.work_of_layers_s(grid.tensor)
+        return np.maximum(sent_s, layers_s + share * sent_s) * (1.0 - _ROUNDING)
 
     def least_tails_s(self, grid: CandidateGrid) -> tuple[FloatArray, IntArray]:
         """Bound the tails of all possible first stages of a grid's candidates from below.

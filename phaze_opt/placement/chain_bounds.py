@@ -136,7 +136,9 @@ def filled_s(microbatches: float, stages: int, largest_s: float, total_s: float)
     return 2.0 * total_s + (microbatches - stages - 1) * largest_s
 
 
-@compiled_as("float64[:,::1], int64[::1], int64[::1], int64[::1], float64[::1], boolean")
+@compiled_as(
+    "float64[:,::1], int64[::1], int64[::1], int64[::1], float64[::1], float64[::1], boolean"
+)
 class Classes(NamedTuple):
     """Candidates that are bounded together, one of each class.
 
@@ -146,6 +148,8 @@ class Classes(NamedTuple):
         Tails of a first stage of 1, 2, … layers, by the number of replicas.
     rows, pipeline, microbatches, even_share : (candidates,)
         Their row of the tails, their stages and microbatches, and `even_share`.
+    least_s : (candidates,)
+        What all stages take at least for a microbatch; 0 where their loads say it.
     all_held
         Whether every stage holds all microbatches (GPipe).
     """
@@ -155,6 +159,7 @@ class Classes(NamedTuple):
     pipeline: IntArray
     microbatches: IntArray
     even_share: FloatArray
+    least_s: FloatArray
     all_held: bool
 
 
@@ -193,7 +198,7 @@ def least_times(
         The closed form without and with the tail, and the replay; infinite where the stages do not
         fit.
     """
-    tails_s, rows, pipeline, microbatches, even_share, all_held = classes
+    tails_s, rows, pipeline, microbatches, even_share, least_s, all_held = classes
     layers = load_s.shape[0]
     most_s, sum_s = least_loads(load_s, in_flight_limit, held)
     # The least load of a first stage of so many layers or more.
@@ -218,8 +223,8 @@ def least_times(
                 break
             if not _may_be_first(j, stages - 1, most_s, in_flight_limit, held[stages]):
                 continue
-            largest = max(load_s[0, j], most_s[stages - 1, j])
-            total = load_s[0, j] + sum_s[stages - 1, j]
+            largest = max(load_s[0, j], most_s[stages - 1, j], least_s[index] / stages)
+            total = max(load_s[0, j] + sum_s[stages - 1, j], least_s[index])
             work, tail = pipelined_s(of_batch, largest, total), tails_s[rows[index], j - 1]
             work_s[index] = min(work_s[index], work)
             time_s[index] = min(time_s[index], work + tail)

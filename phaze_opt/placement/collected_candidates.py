@@ -16,7 +16,6 @@ from phaze_opt.arrays import BoolArray, FloatArray, IntArray, distinct_rows
 from phaze_opt.choices import CollectiveName
 from phaze_opt.degrees import RANK_ORDERS, REPLICAS_INSIDE, REPLICAS_SPLIT, Degrees
 from phaze_opt.network.cluster import Cluster
-from phaze_opt.network.collective import as_costly
 from phaze_opt.network.term import Term
 from phaze_opt.passes.layer_cost import LayerCost, LayerPasses
 from phaze_opt.placement import least_splits as column
@@ -29,7 +28,15 @@ from phaze_opt.placement.chain_bytes import (
 )
 from phaze_opt.placement.closed_form import even_share
 from phaze_opt.placement.even import even_starts, longest_run
-from phaze_opt.placement.exchanges import cheapest_lines_s, lines_of, padded
+from phaze_opt.placement.every_pass import (
+    Groups,
+    collectives_of_groups,
+    exchanged_s,
+    how_far_apart,
+    lines_s,
+    own_of_layers,
+)
+from phaze_opt.placement.exchanges import padded
 from phaze_opt.placement.least_candidates import LeastCandidates
 from phaze_opt.placement.least_splits import CandidateArrays as CandidateArrays
 from phaze_opt.placement.memory import Shards
@@ -43,9 +50,6 @@ from phaze_opt.placement.synchronisation import (
     with_same_experts,
 )
 from phaze_opt.training import Training
-
-_Groups = tuple[tuple[int, int, int, int], ...]
-"""Replicas and how they are apart; see `phaze_opt.placement.synchronisation.ReplicaGroup`."""
 
 _ORDERS = (*RANK_ORDERS, REPLICAS_SPLIT)
 """All orders of ranks."""
@@ -144,21 +148,19 @@ class _Collector:
         self.repeated = distinct == np.bincount(distinct).argmax()
         (self.tensor,) = costs.problem.layers
         replicated = costs.replicated(self.tensor)
-        (_, own), *_ = replicated.own_parameters
-        # Of experts that a replica holds more than once at least its share is stepped and sent.
         twice = not_elsewhere(replicated.held.parameters)
         of_runs = sums(tuple(twice.tolist())) if twice.any() else 0.0
-        self.own = own + twice
+        self.own, self.own_routed = own_of_layers(replicated.held.parameters)
         self.parameters = replicated.parameters + of_runs
-        self.own_routed = np.array(replicated.held.parameters.routed, dtype=np.float64) + twice
         self.routed = routed_of_runs(replicated.held.parameters) + of_runs
 
     def collect(self) -> LeastCandidates:
         """Return everything."""
         columns, messages, groups = self._candidates()
         cluster, optimizer = self.costs.problem.cluster, self.costs.optimizer
-        gradients = self._collectives(synchronisation_kind(self.zero), cluster, groups)
-        weights = self._collectives("all_gather", cluster, groups)
+        given = cluster, self.training, self.tensor, groups
+        gradients = collectives_of_groups(synchronisation_kind(self.zero), *given)
+        weights = collectives_of_groups("all_gather", *given)
         sent = [_by_parameters(each, float(self.training.reduced_bytes)) for each in gradients]
         gathered = [_by_parameters(each, float(optimizer.gathered_bytes)) for each in weights]
         if self.zero == 0:
@@ -180,7 +182,7 @@ class _Collector:
             repeated=self.repeated,
             own=self.own,
             added=np.maximum(self.own - np.array(held.parameters.accumulated, dtype=np.float64), 0),
-            every_pass=self._every_pass(gradients, weights),
+            every_pass=self._every_pass(groups),
             lines=padded([lines for each in (*sent, *gathered) for lines in each]),
             held=np.stack([self.parameters, self._tied(), self.routed]),
             whole=whole[order],
@@ -191,21 +193,7 @@ class _Collector:
             ends=self._even_ends(),
         )
 
-    def _collectives(
-        self, kind: CollectiveName, cluster: Cluster, groups: _Groups
-    ) -> list[list[FloatArray]]:
-        """Return a collective of all replicas, and of those with the same experts if not all have.
-
-        Of every group.
-        """
-        kind = as_costly(kind)
-        of_all = _lines_of_groups(kind, cluster, groups)
-        if not self.training.holds_experts_apart(self.tensor):
-            return [of_all]
-        same = tuple([with_same_experts(self.training, self.tensor, *group) for group in groups])
-        return [of_all, _lines_of_groups(kind, cluster, same)]
-
-    def _share_levels(self, groups: _Groups) -> BoolArray:
+    def _share_levels(self, groups: Groups) -> BoolArray:
         """Whether each group sends over a level of the network that groups beside it use too."""
         training, cluster = self.training, self.costs.problem.cluster
         beside, kind = self.costs.replicated(self.tensor).levels, synchronisation_kind(self.zero)
@@ -235,7 +223,7 @@ class _Collector:
         ends = np.append(even_starts(layers, self.degrees.pipeline)[1:], len(layers))
         return np.asarray(ends[np.searchsorted(ends, np.arange(len(layers)), side="right")])
 
-    def _candidates(self) -> tuple[_Columns, list[Candidate], _Groups]:
+    def _candidates(self) -> tuple[_Columns, list[Candidate], Groups]:
         """Return the candidates that have layers and microbatches for their chunks.
 
         Beside them, a candidate for every message, and replicas and distances of every group.
@@ -259,8 +247,7 @@ class _Collector:
         ]
         terms: dict[Term, int] = {}
         messages = [terms.setdefault(costs.message(each), len(terms)) for each in linked]
-        distance = tensor * np.where(inside | (split > 0), 1, pipeline)
-        apart = np.column_stack([data, distance, split, tensor * split * pipeline])
+        apart = how_far_apart(tensor, pipeline, data, inside, split)
         grouped, group = distinct_rows(apart)
         columns = _Columns(
             pipeline, data, microbatches, chunks, np.array(messages, dtype=np.int64)[link], group
@@ -414,35 +401,21 @@ class _Collector:
         index = np.arange(len(self.parameters))
         for lines, part, own in zip(sent, parts, owns, strict=True):
             least, most = float(part[index, index + 1].min()), float(part[0, -1])
-            least_s, most_s = _lines_s(lines, np.array([least, most]))[group].T
+            least_s, most_s = lines_s(lines, np.array([least, most]))[group].T
             slope_s = (most_s - least_s) / (most - least) if most > least else 0.0
             mean_s = least_s + slope_s * (float(own.sum()) / stages - least)
             total_s = total_s + np.maximum(mean_s, 0.0)
         return total_s
 
-    def _every_pass(
-        self, gradients: list[list[FloatArray]], weights: list[list[FloatArray]]
-    ) -> FloatArray:
-        """Return what groups of replicas exchange in every forward and backward."""
-        layers, optimizer = len(self.own), self.costs.optimizer
-        if self.zero < 2:
-            return np.zeros((0, 2, layers + 1))
-        gradients_s = self._of_layers_s(gradients, float(self.training.reduced_bytes))
-        weights_s = np.zeros_like(gradients_s)
-        if self.zero == 3:
-            weights_s = self._of_layers_s(weights, float(optimizer.gathered_bytes))
-        rows = np.zeros((len(gradients_s), 2, layers + 1))
-        np.cumsum(weights_s, axis=1, out=rows[:, 0, 1:])
-        np.cumsum(weights_s + gradients_s, axis=1, out=rows[:, 1, 1:])
+    def _every_pass(self, groups: Groups) -> FloatArray:
+        """Return the sums over layers of what replicas exchange in every forward and backward."""
+        layers, cluster = len(self.own), self.costs.problem.cluster
+        rows = np.zeros((len(groups) if self.zero >= 2 else 0, 2, layers + 1))
+        if len(rows):
+            held = self.costs.replicated(self.tensor).held.parameters
+            each_s = exchanged_s(cluster, self.training, self.tensor, held, groups)
+            np.cumsum(each_s, axis=2, out=rows[:, :, 1:])
         return rows
-
-    def _of_layers_s(self, collectives: list[list[FloatArray]], bytes_each: float) -> FloatArray:
-        """Return the collective of every group and layer, routed experts apart if shared out."""
-        if len(collectives) == 1:
-            return _lines_s(collectives[0], self.own * bytes_each)
-        of_all, of_same = collectives
-        own_s = _lines_s(of_all, (self.own - self.own_routed) * bytes_each)
-        return own_s + _lines_s(of_same, self.own_routed * bytes_each)
 
     def _receives(self, candidate: Candidate) -> tuple[float, float]:
         """Return the least that a stage after the first, and before the last, receives."""
@@ -455,24 +428,11 @@ class _Collector:
 
 
 @lru_cache(maxsize=64)
-def _lines_of_groups(kind: CollectiveName, cluster: Cluster, groups: _Groups) -> list[FloatArray]:
-    """Return the algorithms of a collective of some groups of replicas."""
-    return [lines_of(replica_terms(kind, *group, cluster)) for group in groups]
-
-
-@lru_cache(maxsize=64)
 def _levels_of_groups(
-    kind: CollectiveName, cluster: Cluster, groups: _Groups
+    kind: CollectiveName, cluster: Cluster, groups: Groups
 ) -> list[frozenset[int]]:
     """Return the levels over which a collective of some groups of replicas sends."""
     return [levels_used(replica_terms(kind, *group, cluster)) for group in groups]
-
-
-def _lines_s(groups: list[FloatArray], sizes: FloatArray) -> FloatArray:
-    """Return the collective of some groups and sizes; a group of one exchanges nothing."""
-    times_s = cheapest_lines_s(padded(groups), sizes)
-    times_s[[len(lines) == 0 for lines in groups]] = 0.0
-    return times_s
 
 
 def _by_parameters(groups: list[FloatArray], bytes_each: float) -> list[FloatArray]:

@@ -172,7 +172,7 @@ def least_split_times(
     time_s : (candidates,)
         Infinite where a stage does not fit under 1F1B.
     """
-    tails_s, rows, pipeline, microbatches, _, _ = classes
+    tails_s, rows, pipeline, microbatches, _, _, _ = classes
     time_s = np.full(len(pipeline), np.inf)
     for index in range(len(pipeline)):
         stages, rounds = pipeline[index], microbatches[index]
@@ -235,7 +235,7 @@ def least_even_times(
     time_s : (candidates,)
         Infinite where a stage does not fit.
     """
-    tails_s, rows, pipeline, microbatches, _, all_held = classes
+    tails_s, rows, pipeline, microbatches, _, all_s, all_held = classes
     time_s = np.full(len(pipeline), np.inf)
     # Where there are no fewer microbatches than stages, what is held depends on the stages alone.
     fits = np.zeros(starts.shape[0], np.bool_)
@@ -248,7 +248,7 @@ def least_even_times(
                 continue
         elif not fits[stages]:
             continue
-        least_s = before_s = 0.0
+        before_s, least_s = 0.0, rounds * all_s[index] / stages
         for stage in range(stages):
             i, j = _stage(starts, stages, stage)
             saving_s = parameters[i, j] * saving_s_per_parameter

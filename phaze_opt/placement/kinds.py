@@ -32,6 +32,7 @@ from phaze_opt.placement.layout import Layout
 from phaze_opt.placement.placement_problem import Placement, PlacementProblem
 from phaze_opt.placement.split_bounds import PROVEN
 from phaze_opt.placement.stage_kinds import replayed_on_kinds
+from phaze_opt.placement.timing import ways_to_gather
 
 MOST_STEPS = 2**22
 """Effort of one answer, see `phaze_opt.placement.split_search.Searched`; about a second."""
@@ -74,7 +75,6 @@ class _Found(NamedTuple):
     candidate: Candidate
     starts: IntArray
     kinds: tuple[int, ...]
-    ahead: bool
 
 
 MostStages = Callable[[int], Sequence[int]]
@@ -152,7 +152,7 @@ def solve_kinds(
                 own = candidate.degrees._replace(pipeline=count)
                 starts, kinds = done.stages[:, :count]
                 named = tuple(kinds.tolist())
-                best = _Found(known_s, Candidate.of(own), starts, named, ahead)
+                best = _Found(known_s, Candidate.of(own), starts, named)
     bound_s = min(bound_s, known_s)
     return (None if best is None else _described(costs, best, bound_s)), bound_s
 
@@ -216,8 +216,10 @@ def _work(
 def _described(costs: Sequence[CandidateCosts], found: _Found, bound_s: float) -> KindsPlacement:
     """Describe stages, each by the costs of its kind."""
     layout = Layout.of_starts(found.candidate, found.starts, costs[0].layers)
-    layout = replace(layout, gathers_ahead=found.ahead)
-    done = replayed_on_kinds(costs, layout, found.kinds)
+    # The search takes the way to gather that is faster but for rounding.
+    ways = ways_to_gather(costs[0], layout)
+    options = [(way, replayed_on_kinds(costs, way, found.kinds)) for way in ways]
+    layout, done = min(options, key=lambda option: option[1].time_s)
     each = [describe(own, layout, done) for own in costs]
     stages = tuple([each[kind].stages[stage] for stage, kind in enumerate(found.kinds)])
     heaviest = max(range(len(stages)), key=lambda index: (stages[index].load_s, -index))

@@ -177,6 +177,30 @@ def test_the_fewest_replicas_of_a_class_bound_all_others(problem: PlacementProbl
 
 
 @settings(max_examples=20, deadline=None)
+@given(problem=large_problems(), zero=st.sampled_from([2, 3]))
+def test_what_replicas_exchange_in_every_pass_is_a_bound(
+    problem: PlacementProblem, zero: int
+) -> None:
+    """All stages of a candidate together take no less for a microbatch, and that is not little."""
+    costs = CandidateCosts(
+        replace(problem, training=replace(problem.training, zero=zero), least=None)
+    )
+    for grid in costs.grids:
+        least_s = costs.classes(grid).least_s
+        for index in range(0, len(grid.data), 5):
+            candidate = grid.candidate(index)
+            group, work = costs.group(candidate), costs.work(candidate)
+            whole_s = work.load_s[0, -1]
+            assert least_s[index] <= whole_s  # a split exposes no less
+            layout = costs.even_layout(candidate)
+            assert least_s[index] <= work.load_s[layout.first, layout.last].sum()
+            if not group.overlaps and candidate.data > 1:
+                stages = work.stages
+                added_s = stages.held.added[0, -1] * stages.accumulation_s_per_parameter
+                assert least_s[index] == pytest.approx(whole_s - added_s)
+
+
+@settings(max_examples=20, deadline=None)
 @given(problem=large_problems())
 def test_a_shared_tail_term_is_a_bound(problem: PlacementProblem) -> None:
     """That of fewer replicas, of which there are few, is at most that of more."""

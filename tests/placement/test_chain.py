@@ -123,7 +123,7 @@ def test_kernels_equal_their_definitions(seed: int) -> None:
     tails_s = tail_s[:1, 1:].copy()
     share = 1.0 - (1.0 - 1.0 / microbatches) ** pipeline
     saving_s, gpipe = float(random.random()), bool(random.integers(2))
-    classes = Classes(tails_s, rows, pipeline, microbatches, share, gpipe)
+    classes = Classes(tails_s, rows, pipeline, microbatches, share, np.zeros(count), gpipe)
     work_s, time_s, replayed_s = least_times(load_s, saving_s, limit, held, classes)
     for k, rounds in enumerate(microbatches - 1):
         first_ends = [

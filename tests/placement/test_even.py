@@ -68,7 +68,9 @@ def test_bounds_equal_their_definition(seed: int, all_in_flight: bool) -> None:
     rows, pipeline, microbatches = (
         random.integers(low, high, 30) for low, high in ((0, 3), (1, count + 1), (1, 12))
     )
-    classes = Classes(tails_s, rows, pipeline, microbatches, np.ones(30), all_in_flight)
+    classes = Classes(
+        tails_s, rows, pipeline, microbatches, np.ones(30), np.zeros(30), all_in_flight
+    )
     found_s = least_even_times(load_s, parameters, 0.01, limit, starts, classes)
     for k, (row, stages, rounds) in enumerate(
         zip(rows.tolist(), pipeline.tolist(), microbatches.tolist(), strict=True)

@@ -1,0 +1,160 @@
+"""What replicas exchange in every forward and backward: ZeRO 2 and 3, a bound from below.
+
+Weights are gathered (ZeRO 3) and gradients are sent (ZeRO 2 and 3) layer by layer, one after the
+other on one queue beside the compute: no pass is shorter than its queue. Nothing here depends on
+the accelerator.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import numpy as np
+
+from phaze_opt.arrays import BoolArray, FloatArray, IntArray, distinct_rows
+from phaze_opt.choices import CollectiveName
+from phaze_opt.degrees import REPLICAS_INSIDE
+from phaze_opt.network.cluster import Cluster
+from phaze_opt.network.collective import as_costly
+from phaze_opt.placement.candidates import CandidateGrid
+from phaze_opt.placement.chain_bytes import ChainParameters, not_elsewhere
+from phaze_opt.placement.exchanges import cheapest_lines_s, lines_of, padded
+from phaze_opt.placement.synchronisation import (
+    own_parameters,
+    replica_terms,
+    synchronisation_kind,
+    with_same_experts,
+)
+from phaze_opt.training import Training
+
+Groups = tuple[tuple[int, int, int, int], ...]
+"""Replicas and how they are apart; see `phaze_opt.placement.synchronisation.ReplicaGroup`."""
+
+
+def own_of_layers(parameters: ChainParameters) -> tuple[FloatArray, FloatArray]:
+    """Return the parameters of each layer that replicas exchange, and those of routed experts.
+
+    Of experts that a replica holds more than once at least its share is stepped and sent.
+    """
+    (_, own), *_ = own_parameters(parameters)
+    twice = not_elsewhere(parameters)
+    return own + twice, np.array(parameters.routed, dtype=np.float64) + twice
+
+
+def how_far_apart(
+    tensor: int, pipeline: IntArray, data: IntArray, is_inside: bool | BoolArray, split: IntArray
+) -> IntArray:
+    """Return the rows of `Groups` of some candidates: (candidates, 4).
+
+    Parameters
+    ----------
+    tensor, pipeline, data
+        Degrees.
+    is_inside
+        Whether replicas are next to each other.
+    split
+        Replicas that are, where the others are further apart; else 0.
+    """
+    distance = tensor * np.where((split > 0) | is_inside, 1, pipeline)
+    return np.column_stack([data, distance, split, tensor * split * pipeline])
+
+
+def collectives_of_groups(
+    kind: CollectiveName, cluster: Cluster, training: Training, tensor: int, groups: Groups
+) -> list[list[FloatArray]]:
+    """Return a collective of all replicas, and of those with the same experts if not all have.
+
+    The algorithms of every group, see `phaze_opt.placement.exchanges.lines_of`.
+    """
+    kind = as_costly(kind)
+    of_all = _lines_of_groups(kind, cluster, groups)
+    if not training.holds_experts_apart(tensor):
+        return [of_all]
+    same = tuple([with_same_experts(training, tensor, *group) for group in groups])
+    return [of_all, _lines_of_groups(kind, cluster, same)]
+
+
+def exchanged_s(
+    cluster: Cluster,
+    training: Training,
+    tensor: int,
+    parameters: ChainParameters,
+    groups: Groups,
+) -> FloatArray:
+    """Return what replicas exchange in every pass of each layer.
+
+    Parameters
+    ----------
+    cluster, training, tensor
+        Of the candidates.
+    parameters
+        What the layers hold.
+    groups
+        The replicas.
+
+    Returns
+    -------
+    exchanged_s : (groups, 2, layers)
+        In the forward, and in the backward; 0 before ZeRO 2.
+    """
+    each = own_of_layers(parameters)
+    passes = np.zeros((len(groups), 2, len(each[0])))
+    given = cluster, training, tensor, groups
+    if training.zero == 3:
+        weights = collectives_of_groups("all_gather", *given)
+        passes[:] = _of_layers_s(weights, *each, float(training.state.gathered_bytes))[:, None]
+    if training.zero >= 2:
+        gradients = collectives_of_groups(synchronisation_kind(training.zero), *given)
+        passes[:, 1] += _of_layers_s(gradients, *each, float(training.reduced_bytes))
+    return passes
+
+
+def exchanged_by_classes_s(
+    grid: CandidateGrid, cluster: Cluster, training: Training, parameters: ChainParameters
+) -> FloatArray:
+    """Return what the replicas of every class of a grid exchange in a forward and backward.
+
+    Parameters
+    ----------
+    grid
+        Keeps the answers, which many designs share.
+    cluster, training
+        Of which it is.
+    parameters
+        What the layers hold.
+    """
+    known_s = grid.exchanged_s.get(parameters)
+    if known_s is None:
+        is_inside = grid.order == REPLICAS_INSIDE
+        split = np.full_like(grid.data, grid.inside)
+        apart = how_far_apart(grid.tensor, grid.pipeline, grid.data, is_inside, split)
+        first, which = distinct_rows(apart)
+        groups = tuple([tuple(row) for row in apart[first].tolist()])
+        passes_s = exchanged_s(cluster, training, grid.tensor, parameters, groups)
+        known_s = np.where(grid.data > 1, passes_s.sum(axis=(1, 2))[which], 0.0)
+        grid.exchanged_s[parameters] = known_s
+    return known_s
+
+
+def _of_layers_s(
+    collectives: list[list[FloatArray]], own: FloatArray, routed: FloatArray, bytes_each: float
+) -> FloatArray:
+    """Return the collective of every group and layer, routed experts apart if shared out."""
+    if len(collectives) == 1:
+        return lines_s(collectives[0], own * bytes_each)
+    of_all, of_same = collectives
+    own_s = lines_s(of_all, (own - routed) * bytes_each)
+    return own_s + lines_s(of_same, routed * bytes_each)
+
+
+@lru_cache(maxsize=64)
+def _lines_of_groups(kind: CollectiveName, cluster: Cluster, groups: Groups) -> list[FloatArray]:
+    """Return the algorithms of a collective of some groups of replicas."""
+    return [lines_of(replica_terms(kind, *group, cluster)) for group in groups]
+
+
+def lines_s(groups: list[FloatArray], sizes: FloatArray) -> FloatArray:
+    """Return the collective of some groups and sizes; a group of one exchanges nothing."""
+    times_s = cheapest_lines_s(padded(groups), sizes)
+    times_s[[len(lines) == 0 for lines in groups]] = 0.0
+    return times_s
