@@ -29,9 +29,18 @@ class _Kept:
     """The file of a part; an answer belongs to a question and to a version of the cost model."""
 
     question: str
+    cost_model: str
     cpu_s: float
     wall_s: float
     answer: Any
+
+
+@dataclass(frozen=True)
+class _Line:
+    """A part in a file of many."""
+
+    part: str
+    kept: _Kept
 
 
 @dataclass
@@ -81,7 +90,8 @@ class Work:
             cpu_s, began_s = _cpu_s(), time.monotonic()
             computed = compute()
             spent_s, wall_s = _cpu_s() - cpu_s, time.monotonic() - began_s
-            kept = _Kept(_asked(question), spent_s, wall_s, to_builtins(computed))
+            plain = to_builtins(computed)
+            kept = _Kept(_asked(question), COST_MODEL_VERSION, spent_s, wall_s, plain)
             write_whole(self._path(part), to_json(kept))
             self.tell(f"{part}: {spent_s:.0f} s of a processor in {wall_s:.0f} s")
         self.cpu_s[part] = kept.cpu_s
@@ -90,6 +100,37 @@ class Work:
     def has(self, part: str, question: object) -> bool:
         """Whether the answer of a part is kept."""
         return self._kept(part, question) is not None
+
+    def take_in(self, path: Path) -> None:
+        """Keep the answers of a file that `write_all` wrote, where none is kept yet.
+
+        Parameters
+        ----------
+        path
+            Taken as empty where it is not there.
+        """
+        lines = path.read_bytes().splitlines() if path.exists() else []
+        for number, text in enumerate(lines, 1):
+            line = from_json(text, _Line, f"{path}, line {number}")
+            if not self._path(line.part).exists():
+                write_whole(self._path(line.part), to_json(line.kept))
+
+    def write_all(self, path: Path) -> None:
+        """Write all answers of this version of the cost model into one file, a line for each."""
+        names = sorted(each.stem for each in (self.folder / "parts").glob("*.json"))
+        every = [(name, _read(self._path(name))) for name in names]
+        lines = [
+            to_json(_Line(name, kept))
+            for name, kept in every
+            if kept is not None and kept.cost_model == COST_MODEL_VERSION
+        ]
+        write_whole(path, b"".join(line + b"\n" for line in lines))
+
+    def spent_s(self, checks: bool) -> float:
+        """Return the processor seconds of all kept answers, or of all checks of certificates."""
+        every = (self.folder / "parts").glob("*.json")
+        kept = [_read(each) for each in every if each.name.startswith("check-") == checks]
+        return sum(each.cpu_s for each in kept if each and each.cost_model == COST_MODEL_VERSION)
 
     def _kept(self, part: str, question: object) -> _Kept | None:
         """Return what is kept for a question of this program, if anything is."""

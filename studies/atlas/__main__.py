@@ -35,6 +35,8 @@ def main() -> None:
     parts = f"of the page: {', '.join(PARTS)}, common (with models)"
     parser.add_argument("--parts", nargs="+", help=parts)
     parser.add_argument("--check", action="store_true", help="check the certificates")
+    begin = "begin with these; all answers are written there, by default beside the page"
+    parser.add_argument("--answers", type=Path, metavar="FILE", help=begin)
     kept = "search nothing: write what is known, and what is left"
     parser.add_argument("--kept", action="store_true", help=kept)
     parser.add_argument(
@@ -50,6 +52,8 @@ def main() -> None:
     options.output.mkdir(parents=True, exist_ok=True)
     drawn = VARIED if options.robustness == [] else options.robustness or ()
     work = Work(options.work, options.workers)
+    if options.answers is not None:
+        work.take_in(options.answers)
     asked = _asked(options.only, options.parts)
     left = [each for each in asked if options.kept and not is_proven(work, each)]
     asked = [question for question in asked if question not in left]
@@ -64,7 +68,10 @@ def main() -> None:
         if question.part == "models" and question.words in drawn:
             again = robust(work, question.spec, options.top, options.draws)
             answers[place] = replace(found, robust=again)
-    write_whole(options.output / "RESULTS.md", page(answers, common, left).encode())
+    work.write_all(options.answers or options.output / "answers.jsonl")
+    spent_s = work.spent_s(checks=False), work.spent_s(checks=True)
+    text = page(answers, common, left, spent_s)
+    write_whole(options.output / "RESULTS.md", text.encode())
     if models:
         write_whole(options.output / PICTURE, picture(answers).encode())
 

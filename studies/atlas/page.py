@@ -24,7 +24,10 @@ from studies.atlas.scheduling import schedules_lines
 
 
 def page(
-    answers: Sequence[Answer], common: Sequence[Common] = (), left: Sequence[Question] = ()
+    answers: Sequence[Answer],
+    common: Sequence[Common] = (),
+    left: Sequence[Question] = (),
+    spent_s: tuple[float, float] = (0.0, 0.0),
 ) -> str:
     """Return the page.
 
@@ -36,6 +39,8 @@ def page(
         Chips for many models; none where that is not asked.
     left
         What was asked, and is not answered.
+    spent_s
+        Processor seconds of all answers, and of the checks of certificates.
     """
     of_part: dict[str, list[Answer]] = {}
     for answer in answers:
@@ -49,7 +54,7 @@ def page(
             lines += [*write(of_part[part], answers), ""]
         if part == "models" and common:
             lines += [*common_lines(common, of_part[part]), ""]
-    return "\n".join([*lines, *_of_models(answers), *_proofs(answers), ""])
+    return "\n".join([*lines, *_of_models(answers), *_proofs(answers, spent_s), ""])
 
 
 def _of_models(answers: Sequence[Answer]) -> Iterator[str]:
@@ -175,9 +180,17 @@ def _first(answers: Sequence[Answer]) -> Iterator[str]:
             yield f"Of all questions the least is reached in {lost}."
 
 
-def _proofs(answers: Sequence[Answer]) -> Iterator[str]:
+def _proofs(answers: Sequence[Answer], spent_s: tuple[float, float]) -> Iterator[str]:
     """Yield what was looked at, for every space."""
     yield "## Proofs"
+    yield ""
+    checked = sum(answer.checks is not None for answer in answers)
+    certified = sum(answer.proven.status == "certified" for answer in answers)
+    answers_h, checks_h = (each / 3600.0 for each in spent_s)
+    yield (
+        f"{checked} of {certified} certificates were checked (`make atlas-verify`). All answers "
+        f"took {answers_h:.1f} hours of one processor, the checks {checks_h:.1f}."
+    )
     yield ""
     head = ("study", "designs", "evaluated", "status", "checks of its certificate")
     yield from table(

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from phaze_opt.codec import data_rows
+from phaze_opt.evaluation import COST_MODEL_VERSION
 from phaze_opt.spec.freezing import check_names
 from phaze_opt.spec.study_spec import ConstraintSpec, StudySpec
 from studies.atlas import __main__ as program
@@ -130,6 +131,30 @@ def test_answers_are_kept(work: Work, answers: list[Answer]) -> None:
     assert check(silent, again) == check(silent, again, kept=True) == [first] and not told
     (other,) = check(silent, [answers[1]], kept=True)
     assert other.checks is None and other.proven.status == "certified" and not told
+
+
+def test_answers_travel_in_one_file(work: Work, answers: list[Answer], tmp_path: Path) -> None:
+    """Another run begins with them and computes nothing; those of other costs stay behind."""
+    path = tmp_path / "answers.jsonl"
+    stale = work.folder / "parts" / "stale.json"
+    kept = (work.folder / "parts" / f"prove-{answers[0].question.spec.name}.json").read_text()
+    version = f'"cost_model":"{COST_MODEL_VERSION}"'
+    assert version in kept
+    stale.write_text(kept.replace(version, '"cost_model":"1"'))
+    work.write_all(path)
+    stale.unlink()
+    told: list[str] = []
+    other = Work(tmp_path / "other", workers=1, tell=told.append)
+    other.take_in(tmp_path / "none")
+    other.take_in(path)
+    again = [answer(other, each.question) for each in answers]
+    assert check(other, again, kept=True) == answers and not told
+    for checks in (False, True):
+        assert other.spent_s(checks) == pytest.approx(work.spent_s(checks)) and other.spent_s(
+            checks
+        )
+    other.write_all(tmp_path / "again.jsonl")
+    assert (tmp_path / "again.jsonl").read_bytes() == path.read_bytes()
 
 
 def test_every_figure_of_the_page_is_an_answer(answers: list[Answer]) -> None:
@@ -259,6 +284,7 @@ def test_the_program_ranks_again_where_that_is_asked(
     monkeypatch.setattr("sys.argv", [*given, "--robustness", "--draws", "2", "--top", "2"])
     program.main()
     assert "| llama3-8b | 2 | 2 | " in (work.folder / "RESULTS.md").read_text()
+    assert (work.folder / "answers.jsonl").read_bytes().count(b"\n") > 2
     other = Question("bits", "other", changed(asked.spec, "other"), asked.spec.name)
     monkeypatch.setattr(program, "questions", lambda: [asked, other])
     monkeypatch.setattr("sys.argv", [*given, "--kept"])
