@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 
 from phaze_opt.codec import data_table
 from phaze_opt.network.cluster import Cluster, NetworkLevel, units_and_extents
@@ -63,6 +63,7 @@ class NetworkBill:
     levels: tuple[LevelBill, ...]
 
 
+@lru_cache(maxsize=64)
 def network_bill(cluster: Cluster, devices: int) -> NetworkBill:
     """Return what the network of some devices costs and draws.
 
@@ -150,6 +151,7 @@ def _optical_share(cluster: Cluster, index: int, joined: int) -> float:
     return sum(leaving) / len(leaving)
 
 
+@cache
 def _reach(name: str) -> int:
     """Return a count of ``data/bill.toml``."""
     return int(data_table("network", "bill.toml")["reach"][name])
