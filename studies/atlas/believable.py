@@ -43,6 +43,8 @@ class Statement:
         Of the limits.
     why_not
         What is the matter; empty where it holds.
+    has_reason
+        Whether it stays so for a reason: a step back loses, or the space does not allow it.
     """
 
     what: str
@@ -51,6 +53,7 @@ class Statement:
     high: float
     source: str
     why_not: str = ""
+    has_reason: bool = False
 
 
 @dataclass(frozen=True)
@@ -61,6 +64,8 @@ class Step:
     ----------
     words
         Where it leads, and what comes of it.
+    faster
+        Its value over the winner's; 0 where there is no such design.
     pays
         Whether the order of designs has it before the winner, which no step may be.
     """
@@ -68,6 +73,7 @@ class Step:
     axis: str
     up: bool
     words: str
+    faster: float = 0.0
     pays: bool = False
 
 
@@ -90,9 +96,14 @@ class Believed:
         """Statements that do not hold."""
         return [statement for statement in self.statements if statement.why_not]
 
+    @property
+    def unexplained(self) -> list[Statement]:
+        """Statements that do not hold, and have no reason for it."""
+        return [statement for statement in self.failing if not statement.has_reason]
+
 
 def believed(work: Work, question: Question, values: Mapping[str, Scalar]) -> Believed:
-    """State what must be so for a winner to be believed.
+    """State what must be so for a winner to be believed, unless that was done.
 
     Its evaluations, and those of the steps from it, are kept in the database of the run.
 
@@ -107,23 +118,41 @@ def believed(work: Work, question: Question, values: Mapping[str, Scalar]) -> Be
     """
     rows = [row for name in TRAINING_FILES for row in data_rows("validation", name)]
     measured = work.answer("measured-mfu", rows, MeasuredRuns, lambda: measured_runs(rows)).runs
+    part = "" if question.part == "models" else f"{question.part}: "
+
+    def found() -> Believed:
+        engine = _engine(work, question)
+        return _believed(engine, f"{part}{question.words}", values, measured)
+
+    asked = [question.spec, sorted(values.items()), measured]
+    return work.answer(f"believed-{question.spec.name}", asked, Believed, found)
+
+
+def _engine(work: Work, question: Question) -> Engine:
+    """Return what evaluates the designs of a question."""
     study = study_in(work, question.spec)
-    engine = Engine(study, study.evaluator)
+    return Engine(study, study.evaluator)
+
+
+def _believed(
+    engine: Engine, words: str, values: Mapping[str, Scalar], measured: Sequence[MeasuredRun]
+) -> Believed:
+    """State what must be so for a winner to be believed; see `believed`."""
+    study = engine.objective.study
     # What was kept as JSON has another order of its values, which is the last tie-break of designs.
-    axes = study.resolved.spec.space.axes
+    axes = study.spec.space.axes
     point = DesignPoint(tuple((name, values[name]) for name in axes if name in values))
     (winner,) = engine.evaluate([point])
-    design = study.resolved.design(point)
+    design = study.design(point)
     steps = tuple(_steps(engine, point, winner))
     statements = (
-        _mfu(engine, design, measured, class_of(study.workloads()[0])),
+        _mfu(engine, design, measured, class_of(engine.objective.workloads[0])),
         *_ratios(design.accelerator, steps),
         *_power(engine, design),
         *_halves(engine, design, winner, steps),
         _no_step_pays(steps),
     )
-    part = "" if question.part == "models" else f"{question.part}: "
-    return Believed(f"{part}{question.words}", statements, steps)
+    return Believed(words, statements, steps)
 
 
 def _stated(what: str, figure: float, low: float, high: float, source: str) -> Statement:
@@ -207,9 +236,10 @@ def _with_step(
     if not statement.why_not:
         return statement
     way = f"a step of {axis} {'up' if up else 'down'}"
-    found = [step.words for step in steps if (step.axis, step.up) == (axis, up)]
-    reason = f"{way}, {found[0]}" if found else f"{axis} has no step"
-    return replace(statement, why_not=f"{statement.why_not}; {reason}")
+    found = [step for step in steps if (step.axis, step.up) == (axis, up)]
+    reason = f"{way}, {found[0].words}" if found else f"{axis} has no step"
+    loses = bool(found) and found[0].faster < 1.0 - VALUE_BIN
+    return replace(statement, why_not=f"{statement.why_not}; {reason}", has_reason=loses)
 
 
 def _power(engine: Engine, design: Design) -> Iterator[Statement]:
@@ -268,7 +298,7 @@ def _steps(engine: Engine, point: DesignPoint, winner: Metrics) -> Iterator[Step
         faster = metrics.value / winner.value
         larger = (metrics.area_mm2 or 0.0) / (winner.area_mm2 or 1.0)
         words = f"{there[axis]}: {faster:.3f} × at {larger:.3f} × the area"
-        yield Step(axis, up, words, pays=metrics.rank(study, there).key < first)
+        yield Step(axis, up, words, faster, pays=metrics.rank(study, there).key < first)
 
 
 def _no_step_pays(steps: Sequence[Step]) -> Statement:
@@ -281,10 +311,11 @@ def _no_step_pays(steps: Sequence[Step]) -> Statement:
 
 def believed_summary(believed: Sequence[Believed]) -> str:
     """Say how many winners are believed in everything, and what the others fail most often."""
-    failing = Counter(own.what for each in believed for own in each.failing)
-    passing = sum(not each.failing for each in believed)
-    words = f"{passing} of {len(believed)} winners pass every statement of the list of what was "
-    words += "built and measured"
+    failing = Counter(own.what for each in believed for own in each.unexplained)
+    passing = sum(not each.unexplained for each in believed)
+    inside = sum(not each.failing for each in believed)
+    words = f"{passing} of {len(believed)} winners pass the list of what was built and measured, "
+    words += f"{inside} of them in every figure, the others with a reason for each that is not"
     others = [f"{number} fail in {what}" for what, number in failing.most_common()]
     return f"{'; '.join([words, *others])}."
 
@@ -304,13 +335,13 @@ def believed_lines(believed: Sequence[Believed], detailed: Container[str]) -> It
     yield (
         "Limits are the extremes of chips with an HBM that were built in the same process or a "
         "newer one, and the highest utilisation that a published run of such a model reached. "
-        "Where a figure lies outside, its row says what a step back would bring. A step keeps all "
-        "other axes, and is placed again."
+        "Where a figure lies outside, its row says what a step back would bring: that the step "
+        "loses, or that the space does not allow it, is a reason to stay outside; others stand in "
+        "italics. A step keeps all other axes, and is placed again."
     )
     yield ""
     outside = [
-        [each.words, _held(each), "; ".join(f"{own.what}: {own.why_not}" for own in each.failing)]
-        for each in believed
+        [each.words, _held(each), "; ".join(map(_outside, each.failing))] for each in believed
     ]
     yield from table(("question", "hold", "outside, and why it stays so"), outside)
     for each in believed:
@@ -333,6 +364,12 @@ def believed_lines(believed: Sequence[Believed], detailed: Container[str]) -> It
         steps = {(step.axis, step.up): step.words for step in each.steps}
         ways = [[axis, steps[axis, False], steps[axis, True]] for axis, up in steps if up]
         yield from table(("axis", "a step down", "a step up"), ways)
+
+
+def _outside(statement: Statement) -> str:
+    """Return why a statement does not hold, in italics where there is no reason for it."""
+    mark = "" if statement.has_reason else "*"
+    return f"{mark}{statement.what}: {statement.why_not}{mark}"
 
 
 def _held(believed: Believed) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from phaze_opt.codec import data_rows
@@ -101,6 +103,30 @@ def test_a_statement_holds_just_where_its_figure_is_within(
     assert "a step of hbm_gib down, 80: " in outside.why_not
 
 
+def test_what_is_outside_stays_so_for_a_reason(winner: Believed, poor: Believed) -> None:
+    """Which is that the step back loses, or is not allowed; a step that loses nothing is none."""
+    assert not any(each.has_reason for each in winner.statements if not each.why_not)
+    words = {step.words: step for step in poor.steps}
+    for statement in poor.failing:
+        _, _, told = statement.why_not.partition(", ")
+        if told in words:
+            assert statement.has_reason == (words[told].faster < 0.999), statement
+        else:
+            assert not statement.has_reason
+    assert poor.unexplained
+    for step in (*winner.steps, *poor.steps):
+        allowed = "infeasible" not in step.words and step.words != "the axis ends"
+        assert (step.faster > 0.0) == allowed
+
+
+def test_what_is_stated_is_kept(
+    work: Work, winner: Believed, ranked: list[dict[str, Scalar]]
+) -> None:
+    """Nothing is evaluated again, and what is read is what was found."""
+    told: list[str] = []
+    assert believed(replace(work, tell=told.append), QUESTION, ranked[0]) == winner and not told
+
+
 def test_limits_are_of_chips_that_were_built(winner: Believed) -> None:
     """In the same process or a newer one."""
     chips = built_chips(load_accelerator(SPEC.space.base))
@@ -137,11 +163,13 @@ def test_the_page_has_a_table_for_every_winner(winner: Believed, poor: Believed)
     text = "\n".join(believed_lines([poor], ["small"]))
     held = len(poor.statements) - len(poor.failing)
     assert f"### small: {held} of {len(poor.statements)} hold" in text
-    assert f"| small | {held} of {len(poor.statements)} | {poor.failing[0].what}: " in text
+    mark = "" if poor.failing[0].has_reason else "*"
+    assert f"| small | {held} of {len(poor.statements)} | {mark}{poor.failing[0].what}: " in text
     assert "###" not in "\n".join(believed_lines([poor], []))
     for step in poor.steps:
         assert f" {step.words} |" in text
     summary = believed_summary([winner, poor])
-    assert summary.startswith("1 of 2 winners pass every statement")
-    assert f"1 fail in {poor.failing[0].what}" in summary
-    assert believed_summary([winner]).endswith("measured.")
+    passing = sum(not each.unexplained for each in (winner, poor))
+    assert summary.startswith(f"{passing} of 2 winners pass the list")
+    assert f"1 fail in {poor.unexplained[-1].what}" in summary
+    assert believed_summary([winner]).startswith("1 of 1 winners pass the list")
