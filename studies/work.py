@@ -115,9 +115,20 @@ class Work:
             if not self._path(line.part).exists():
                 write_whole(self._path(line.part), to_json(line.kept))
 
-    def write_all(self, path: Path) -> None:
-        """Write all answers of this version of the cost model into one file, a line for each."""
-        names = sorted(each.stem for each in (self.folder / "parts").glob("*.json"))
+    def write_all(self, path: Path, steps: tuple[str, ...] = ()) -> None:
+        """Write all answers of this version of the cost model into one file, a line for each.
+
+        Without those that are a step to others, which may take megabytes.
+
+        Parameters
+        ----------
+        path
+            Replaced.
+        steps
+            How the names of such answers begin.
+        """
+        parts = (each.stem for each in (self.folder / "parts").glob("*.json"))
+        names = sorted(each for each in parts if not each.startswith(steps))
         every = [(name, _read(self._path(name))) for name in names]
         lines = [
             to_json(_Line(name, kept))

@@ -68,7 +68,7 @@ def main() -> None:
         if question.part == "models" and question.words in drawn:
             again = robust(work, question.spec, options.top, options.draws)
             answers[place] = replace(found, robust=again)
-    work.write_all(options.answers or options.output / "answers.jsonl")
+    work.write_all(options.answers or options.output / "answers.jsonl", steps=("draws-",))
     spent_s = work.spent_s(checks=False), work.spent_s(checks=True)
     text = page(answers, common, left, spent_s)
     write_whole(options.output / "RESULTS.md", text.encode())

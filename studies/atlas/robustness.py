@@ -200,7 +200,7 @@ class _Certified:
 
 
 def robust(work: Work, spec: StudySpec, designs: int = DESIGNS, draws: int = DRAWS) -> Robust:
-    """Rank the best designs of a space again under joint draws of all constants.
+    """Rank the best designs of a space again under joint draws of all constants, once.
 
     Every design is bounded under every draw, and evaluated only where that decides which one is the
     best, what the winner reaches, or which one is the steadiest.
@@ -221,6 +221,12 @@ def robust(work: Work, spec: StudySpec, designs: int = DESIGNS, draws: int = DRA
         power or dollars, or ``designs`` is below 1.
     """
     _check(spec)
+    ranked = partial(_robust, work, spec, designs, draws)
+    return work.answer(f"robust-{spec.name}", [spec, designs, draws], Robust, ranked)
+
+
+def _robust(work: Work, spec: StudySpec, designs: int, draws: int) -> Robust:
+    """Do as `robust`."""
     # Other processes find it enumerated.
     certified, starts = _Certified.of(work, spec, designs), range(0, draws, BLOCK)
     if work.workers > 1:
