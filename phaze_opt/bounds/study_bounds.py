@@ -305,7 +305,8 @@ class StudyBounds:
         if self._may_skip(chips):
             every.sort(key=lambda own: self._least_on_boxes_s(own[1], chips))
         for run, ways in every:
-            batch_s, batch_j = self._least_of_ways(run, ways, chips, least_s)
+            on_boxes = self._on_boxes(ways, chips)
+            batch_s, batch_j = self._least_of_ways(run, ways, chips, least_s, on_boxes)
             least_s, least_j = np.minimum(least_s, batch_s), np.minimum(least_j, batch_j)
         samples = inputs[0].training.global_batch
         rates = np.where(np.isfinite(least_s), samples / least_s, 0.0)
@@ -340,7 +341,7 @@ class StudyBounds:
         inputs
             Workload, whole network and training run, with any chip.
         chips
-            The architectures, or boxes of them.
+            The architectures, or boxes of them; their space need not hold them.
 
         Returns
         -------
@@ -348,11 +349,22 @@ class StudyBounds:
             Seconds and joules; infinite where surely no placement fits and keeps all limits. Joules
             are 0 where the study does not ask for them.
         """
-        unknown_s = np.full(chips.hbm_bytes.shape, np.inf)
-        return self._least_of_ways(inputs, list(self.ways_of(inputs, chips)), chips, unknown_s)
+        ways, unknown_s = list(self.ways_of(inputs, chips)), np.full(chips.hbm_bytes.shape, np.inf)
+        return self._least_of_ways(inputs, ways, chips, unknown_s, [None] * len(ways))
+
+    def _on_boxes(self, ways: Sequence[Way], chips: BoundedChips) -> list[FloatArray | None]:
+        """Bound the ways on the boxes of chips, where that may leave some of them out."""
+        if chips is self.ways.box_times(chips.space).boxes or self._may_skip(chips):
+            return [self.ways.box_times_s(way, chips) for way in ways]
+        return [None] * len(ways)
 
     def _least_of_ways(
-        self, inputs: RunInputs, ways: Sequence[Way], chips: BoundedChips, known_s: FloatArray
+        self,
+        inputs: RunInputs,
+        ways: Sequence[Way],
+        chips: BoundedChips,
+        known_s: FloatArray,
+        on_boxes: Sequence[FloatArray | None],
     ) -> FloatArray:
         """Do as `least_of_batch`; times need not be exact from those on that are known."""
         limits = self.study.spec.constraints
@@ -360,12 +372,8 @@ class StudyBounds:
         best = np.full((2, *chips.hbm_bytes.shape), np.inf)
         power = PowerLimit(chips.hbm_bytes.shape, self.likely)
         is_every_box = chips is self.ways.box_times(chips.space).boxes
-        may_skip = self._may_skip(chips)
-        on_boxes = [
-            self.ways.box_times_s(way, chips) if is_every_box or may_skip else None for way in ways
-        ]
         cooled_s = np.minimum.reduce([way.cooled_s for way in ways], initial=np.inf)
-        skips = may_skip and self._none_is_too_hot(cooled_s, on_boxes)
+        skips = self._may_skip(chips) and self._none_is_too_hot(cooled_s, on_boxes)
         for way, box_s in zip(ways, on_boxes, strict=True):
             enough_s = best[0]
             if skips:
@@ -375,7 +383,7 @@ class StudyBounds:
                     continue
             # What is not faster may still take less energy.
             enough_s = np.full_like(enough_s, np.inf) if self._by_energy else enough_s
-            every_s = box_s if is_every_box else None
+            every_s = box_s if is_every_box else None  # these are exact
             if every_s is None:
                 every_s = self.ways.least_s(way, chips, sizes, enough_s)
             for size, least_s in enumerate(every_s):

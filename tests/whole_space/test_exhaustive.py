@@ -16,7 +16,7 @@ from phaze_opt.bounds import best_first, box_times, way_bounds
 from phaze_opt.bounds.best_first import BestFirst
 from phaze_opt.bounds.bounded_chips import BoundedChips
 from phaze_opt.bounds.bounding import SpacePart, bounds_of
-from phaze_opt.bounds.box_times import MOST_BOXES
+from phaze_opt.bounds.box_times import MOST_BOXES, BoxTimes
 from phaze_opt.bounds.space_chips import allowed_chips, option_indices
 from phaze_opt.bounds.study_bounds import StudyBounds
 from phaze_opt.bounds.way_bounds import WayBounds
@@ -314,6 +314,21 @@ def test_the_batch_bound_knows_memory(prepared: Studies) -> None:
     some = replace(BoundedChips.of(chips, np.arange(3)), hbm_bytes=sizes)
     least_s, _ = StudyBounds(study.resolved, study.workloads()).least_of_batch(inputs, some)
     assert np.isinf(least_s[0]).all() and np.isfinite(least_s[1]).all()
+
+
+def test_the_batch_bound_reads_no_boxes(prepared: Studies, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Chips may be in none of a space, as constants of other values make them."""
+    study = prepared["paper"]
+    some = BoundedChips.of(allowed_chips(study.resolved), np.arange(3))
+    design = study.resolved.design(numbered_point(study.resolved.spec.space, 0))
+    inputs = run_inputs(study.resolved, 0, design)[0]
+    rule = StudyBounds(study.resolved, study.workloads())
+    expected = rule.values(design, some)
+    monkeypatch.delattr(BoxTimes, "of")
+    (least_s, _) = StudyBounds(study.resolved, study.workloads()).least_of_batch(inputs, some)
+    assert (expected <= inputs.training.global_batch / least_s * (1.0 + 1e-8)).all()
+    with pytest.raises(AttributeError):
+        StudyBounds(study.resolved, study.workloads()).values(design, some)
 
 
 @pytest.mark.parametrize("name", ["today", "contexts"])
