@@ -35,7 +35,6 @@ from phaze_opt.network.cluster import Cluster
 from phaze_opt.network.collective import has_ranges, rising_starts
 from phaze_opt.network.groups import WholeUnits, whole_units
 from phaze_opt.on_demand import cached_property
-from phaze_opt.placement.chain_bytes import ChainParameters
 from phaze_opt.placement.closed_form import even_share
 from phaze_opt.placement.fitting_stages import FittingStages
 from phaze_opt.placement.placement_problem import PlacementProblem
@@ -200,11 +199,6 @@ class CandidateGrid:
             full, single = fitting.full[self.pipeline], fitting.single[self.pipeline]
             self._found[fitting] = self._deepest(np.where(self.has_all_in_flight, full, single))
         return self._found[fitting]
-
-    @cached_property
-    def exchanged_s(self) -> WeakKeyDictionary[ChainParameters, FloatArray]:
-        """What `phaze_opt.placement.every_pass.exchanged_by_classes_s` has returned."""
-        return WeakKeyDictionary()
 
     @cached_property
     def _found(self) -> WeakKeyDictionary[FittingStages, DeepestPipelines]:

@@ -412,8 +412,8 @@ class _Collector:
         layers, cluster = len(self.own), self.costs.problem.cluster
         rows = np.zeros((len(groups) if self.zero >= 2 else 0, 2, layers + 1))
         if len(rows):
-            held = self.costs.replicated(self.tensor).held.parameters
-            each_s = exchanged_s(cluster, self.training, self.tensor, held, groups)
+            each = self.own, self.own_routed
+            each_s = exchanged_s(cluster, self.training, self.tensor, each, groups)
             np.cumsum(each_s, axis=2, out=rows[:, :, 1:])
         return rows
 

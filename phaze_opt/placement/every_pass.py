@@ -13,7 +13,7 @@ import numpy as np
 
 from phaze_opt.arrays import BoolArray, FloatArray, IntArray, distinct_rows
 from phaze_opt.choices import CollectiveName
-from phaze_opt.degrees import REPLICAS_INSIDE
+from phaze_opt.degrees import REPLICAS_INSIDE, RankOrder
 from phaze_opt.network.cluster import Cluster
 from phaze_opt.network.collective import as_costly
 from phaze_opt.placement.candidates import CandidateGrid
@@ -78,7 +78,7 @@ def exchanged_s(
     cluster: Cluster,
     training: Training,
     tensor: int,
-    parameters: ChainParameters,
+    each: tuple[FloatArray, FloatArray],
     groups: Groups,
 ) -> FloatArray:
     """Return what replicas exchange in every pass of each layer.
@@ -87,8 +87,8 @@ def exchanged_s(
     ----------
     cluster, training, tensor
         Of the candidates.
-    parameters
-        What the layers hold.
+    each
+        What the layers exchange, as `own_of_layers` returns it.
     groups
         The replicas.
 
@@ -97,7 +97,6 @@ def exchanged_s(
     exchanged_s : (groups, 2, layers)
         In the forward, and in the backward; 0 before ZeRO 2.
     """
-    each = own_of_layers(parameters)
     passes = np.zeros((len(groups), 2, len(each[0])))
     given = cluster, training, tensor, groups
     if training.zero == 3:
@@ -117,23 +116,41 @@ def exchanged_by_classes_s(
     Parameters
     ----------
     grid
-        Keeps the answers, which many designs share.
+        The candidates.
     cluster, training
         Of which it is.
     parameters
         What the layers hold.
     """
-    known_s = grid.exchanged_s.get(parameters)
-    if known_s is None:
-        is_inside = grid.order == REPLICAS_INSIDE
-        split = np.full_like(grid.data, grid.inside)
-        apart = how_far_apart(grid.tensor, grid.pipeline, grid.data, is_inside, split)
-        first, which = distinct_rows(apart)
-        groups = tuple([tuple(row) for row in apart[first].tolist()])
-        passes_s = exchanged_s(cluster, training, grid.tensor, parameters, groups)
-        known_s = np.where(grid.data > 1, passes_s.sum(axis=(1, 2))[which], 0.0)
-        grid.exchanged_s[parameters] = known_s
-    return known_s
+    own, routed = own_of_layers(parameters)
+    every = grid.pipeline.tobytes(), grid.data.tobytes(), own.tobytes(), routed.tobytes()
+    return _of_classes_s(grid.tensor, grid.order, grid.inside, cluster, training, *every)
+
+
+@lru_cache(maxsize=128)
+def _of_classes_s(
+    tensor: int,
+    order: RankOrder,
+    inside: int,
+    cluster: Cluster,
+    training: Training,
+    pipeline: bytes,
+    data: bytes,
+    own: bytes,
+    routed: bytes,
+) -> FloatArray:
+    """Do as `exchanged_by_classes_s`: grids come and go with designs, these numbers stay."""
+    stages, replicas = (np.frombuffer(each, dtype=np.int64) for each in (pipeline, data))
+    split = np.full_like(replicas, inside)
+    apart = how_far_apart(tensor, stages, replicas, order == REPLICAS_INSIDE, split)
+    first, which = distinct_rows(apart)
+    groups = tuple([tuple(row) for row in apart[first].tolist()])
+    # Many layers hold as much as others.
+    layers = np.column_stack([np.frombuffer(own), np.frombuffer(routed)])
+    kinds, counts = np.unique(layers, axis=0, return_counts=True)
+    passes_s = exchanged_s(cluster, training, tensor, (kinds[:, 0], kinds[:, 1]), groups)
+    exchanged = (passes_s.sum(axis=1) @ counts)[which]
+    return np.where(replicas > 1, exchanged, 0.0)
 
 
 def _of_layers_s(

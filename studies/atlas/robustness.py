@@ -30,7 +30,7 @@ from studies.work import Work
 
 DESIGNS = 1000
 DRAWS = 256
-BLOCK = 8
+BLOCK = 16
 """Draws that are ranked together."""
 QUANTILES = (0.5, 0.75, 0.9, 0.95, 1.0)
 STEADY = 0.95
