@@ -54,6 +54,9 @@ from phaze_opt.placement.least_splits import (
     least_over_splits_s,
 )
 
+_ROUNDING = 1e-12
+"""Relative margin of a bound whose sums are in another order."""
+
 
 @inlined
 def _at_once_s(split: Split) -> float:
@@ -317,6 +320,13 @@ def least_times_s(
                 continue
             if whole[c, MICROBATCHES] * all_s / whole[c, STAGES] + sent_s >= answer_s:
                 continue
+            sent = whole[c, EVERY_PASS]
+            if sent >= 0:
+                queue_s = every_pass[sent, 0, layers] + every_pass[sent, 1, layers]
+                share = rates[a, 2] if overlaps else 1.0
+                pass_s = max(all_s + share * queue_s, share * all_s + queue_s) * (1.0 - _ROUNDING)
+                if whole[c, MICROBATCHES] * pass_s / whole[c, STAGES] >= answer_s:
+                    continue
             if real[c, ALONE] != alone:
                 alone, summed_s = real[c, ALONE], -1.0
                 _average(works, alone, work, sums)
@@ -324,7 +334,6 @@ def least_times_s(
             single[STEP_S] = rates[a, 0] / single[OPTIMIZER_SHARDS] + rates[a, 3]
             single[ACCUMULATION_S] = rates[a, 1] / single[GRADIENT_SHARDS] if several else 0.0
             single[SHARE] = rates[a, 2] if overlaps else 1.0
-            sent = whole[c, EVERY_PASS]
             ways = 4 if overlaps and sent >= 0 else 1
             # What ends the search over candidates bounds each of them, or it would not be monotone.
             least_s = (work[0, layers] + work[1, layers]) / single[REACH]
