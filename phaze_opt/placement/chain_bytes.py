@@ -376,10 +376,14 @@ def states_of_runs(
         states += np.ceil(frozen_of_runs(parameters) * held_bytes[0])
     if any(parameters.wide):
         states += np.ceil(wide_of_runs(parameters) * optimizer.wide_bytes)
+    # Many layers have as many parameters as others.
+    counts = [*zip(parameters.own, parameters.elsewhere, strict=True)]
+    distinct = [*dict.fromkeys(counts)]
+    which = [distinct.index(count) for count in counts]
     for state, each in zip(states, shards, strict=True):
         if max(each.weights, each.gradients) > 1:
-            counts = zip(parameters.own, parameters.elsewhere, strict=True)
-            state += maxima([each.whole_layer_bytes(*count, optimizer) for count in counts])
+            added = [each.whole_layer_bytes(*count, optimizer) for count in distinct]
+            state += maxima([added[place] for place in which])
     return states
 
 
