@@ -29,7 +29,8 @@ study: $(STAMP)
 paper: $(STAMP)
 	$(BIN)/python -m studies.paper $(OPTIONS)
 
-# Some 80 spaces, each enumerated; answers that build/atlas has are not computed again.
+# Some 80 spaces, each enumerated; answers that build/atlas has are not computed again, nor those of
+# OPTIONS="--answers studies/atlas/answers.jsonl", which came with the page.
 atlas: $(STAMP)
 	$(BIN)/python -m studies.atlas $(OPTIONS)
 
