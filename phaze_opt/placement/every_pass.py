@@ -149,7 +149,7 @@ def _of_classes_s(
     layers = np.column_stack([np.frombuffer(own), np.frombuffer(routed)])
     kinds, counts = np.unique(layers, axis=0, return_counts=True)
     passes_s = exchanged_s(cluster, training, tensor, (kinds[:, 0], kinds[:, 1]), groups)
-    exchanged = (passes_s.sum(axis=1) @ counts)[which]
+    exchanged = (passes_s * counts).sum(axis=(1, 2))[which]
     return np.where(replicas > 1, exchanged, 0.0)
 
 
