@@ -102,17 +102,25 @@ class Work:
         return self._kept(part, question) is not None
 
     def take_in(self, path: Path) -> None:
-        """Keep the answers of a file that `write_all` wrote, where none is kept yet.
+        """Keep the answers of a file that `write_all` wrote, where none of this program is kept.
 
         Parameters
         ----------
         path
             Taken as empty where it is not there.
+
+        Raises
+        ------
+        InputError
+            If a line is no answer; nothing is kept then.
         """
-        lines = path.read_bytes().splitlines() if path.exists() else []
-        for number, text in enumerate(lines, 1):
-            line = from_json(text, _Line, f"{path}, line {number}")
-            if not self._path(line.part).exists():
+        texts = path.read_bytes().splitlines() if path.exists() else []
+        lines = [
+            from_json(text, _Line, f"{path}, line {number}") for number, text in enumerate(texts, 1)
+        ]
+        for line in lines:
+            known = _read(self._path(line.part))
+            if known is None or known.cost_model != COST_MODEL_VERSION:
                 write_whole(self._path(line.part), to_json(line.kept))
 
     def write_all(self, path: Path, steps: tuple[str, ...] = ()) -> None:
@@ -138,7 +146,10 @@ class Work:
         write_whole(path, b"".join(line + b"\n" for line in lines))
 
     def spent_s(self, checks: bool) -> float:
-        """Return the processor seconds of all kept answers, or of all checks of certificates."""
+        """Return the processor seconds of all kept answers, or of all checks of certificates.
+
+        Of this version of the cost model.
+        """
         every = (self.folder / "parts").glob("*.json")
         kept = [_read(each) for each in every if each.name.startswith("check-") == checks]
         return sum(each.cpu_s for each in kept if each and each.cost_model == COST_MODEL_VERSION)

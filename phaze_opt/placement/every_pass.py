@@ -34,7 +34,8 @@ Groups = tuple[tuple[int, int, int, int], ...]
 def own_of_layers(parameters: ChainParameters) -> tuple[FloatArray, FloatArray]:
     """Return the parameters of each layer that replicas exchange, and those of routed experts.
 
-    Of experts that a replica holds more than once at least its share is stepped and sent.
+    Both have the shape ``(layers,)``. Of experts that a replica holds more than once at least its
+    share is stepped and sent.
     """
     (_, own), *_ = own_parameters(parameters)
     twice = not_elsewhere(parameters)
@@ -81,7 +82,7 @@ def exchanged_s(
     each: tuple[FloatArray, FloatArray],
     groups: Groups,
 ) -> FloatArray:
-    """Return what replicas exchange in every pass of each layer.
+    """Return the seconds in which replicas exchange what they do in every pass of each layer.
 
     Parameters
     ----------
@@ -121,6 +122,11 @@ def exchanged_by_classes_s(
         Of which it is.
     parameters
         What the layers hold.
+
+    Returns
+    -------
+    exchanged_s : (classes,)
+        Seconds of all layers together.
     """
     own, routed = own_of_layers(parameters)
     every = grid.pipeline.tobytes(), grid.data.tobytes(), own.tobytes(), routed.tobytes()
@@ -171,7 +177,10 @@ def _lines_of_groups(kind: CollectiveName, cluster: Cluster, groups: Groups) -> 
 
 
 def lines_s(groups: list[FloatArray], sizes: FloatArray) -> FloatArray:
-    """Return the collective of some groups and sizes; a group of one exchanges nothing."""
+    """Return the collective of some groups and sizes in bytes: (groups, sizes), in seconds.
+
+    A group of one exchanges nothing.
+    """
     times_s = cheapest_lines_s(padded(groups), sizes)
     times_s[[len(lines) == 0 for lines in groups]] = 0.0
     return times_s

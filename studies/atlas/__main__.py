@@ -9,6 +9,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 
 from phaze_opt.codec import write_whole
+from phaze_opt.errors import InputError
 from studies.atlas.answers import answer, check, common_answer, is_proven, is_searched
 from studies.atlas.figures import picture
 from studies.atlas.page import page
@@ -53,7 +54,10 @@ def main() -> None:
     drawn = VARIED if options.robustness == [] else options.robustness or ()
     work = Work(options.work, options.workers)
     if options.answers is not None:
-        work.take_in(options.answers)
+        try:
+            work.take_in(options.answers)
+        except InputError as error:
+            parser.error(str(error))
     asked = _asked(options.only, options.parts)
     left = [each for each in asked if options.kept and not is_proven(work, each)]
     asked = [question for question in asked if question not in left]

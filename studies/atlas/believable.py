@@ -121,17 +121,12 @@ def believed(work: Work, question: Question, values: Mapping[str, Scalar]) -> Be
     part = "" if question.part == "models" else f"{question.part}: "
 
     def found() -> Believed:
-        engine = _engine(work, question)
+        study = study_in(work, question.spec)
+        engine = Engine(study, study.evaluator)
         return _believed(engine, f"{part}{question.words}", values, measured)
 
     asked = [question.spec, sorted(values.items()), measured]
     return work.answer(f"believed-{question.spec.name}", asked, Believed, found)
-
-
-def _engine(work: Work, question: Question) -> Engine:
-    """Return what evaluates the designs of a question."""
-    study = study_in(work, question.spec)
-    return Engine(study, study.evaluator)
 
 
 def _believed(

@@ -17,6 +17,7 @@ from scipy.stats import rankdata
 from phaze_opt.arrays import FloatArray
 from phaze_opt.bounds.space_chips import allowed_chips
 from phaze_opt.errors import InputError
+from phaze_opt.hardware.presets import load_accelerator
 from phaze_opt.spec.axes import Scalar
 from phaze_opt.spec.frozen import ResolvedStudy
 from phaze_opt.spec.space import DesignPoint
@@ -222,7 +223,8 @@ def robust(work: Work, spec: StudySpec, designs: int = DESIGNS, draws: int = DRA
     """
     _check(spec)
     ranked = partial(_robust, work, spec, designs, draws)
-    return work.answer(f"robust-{spec.name}", [spec, designs, draws], Robust, ranked)
+    asked = [spec, designs, draws, constants_of(load_accelerator(spec.space.base))]
+    return work.answer(f"robust-{spec.name}", asked, Robust, ranked)
 
 
 def _robust(work: Work, spec: StudySpec, designs: int, draws: int) -> Robust:

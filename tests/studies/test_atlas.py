@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from phaze_opt.codec import data_rows
+from phaze_opt.errors import InputError
 from phaze_opt.evaluation import COST_MODEL_VERSION
 from phaze_opt.spec.freezing import check_names
 from phaze_opt.spec.study_spec import ConstraintSpec, StudySpec
@@ -153,6 +154,17 @@ def test_answers_travel_in_one_file(work: Work, answers: list[Answer], tmp_path:
         assert other.spent_s(checks) == pytest.approx(work.spent_s(checks)) and other.spent_s(
             checks
         )
+    # What another version kept gives way; a line that is no answer is refused, and nothing kept.
+    (other.folder / "parts" / f"prove-{answers[0].question.spec.name}.json").write_text(
+        kept.replace(version, '"cost_model":"1"')
+    )
+    other.take_in(path)
+    damaged = tmp_path / "damaged.jsonl"
+    damaged.write_bytes(path.read_bytes() + b"{}\n")
+    empty = Work(tmp_path / "empty", workers=1)
+    with pytest.raises(InputError, match=f"line {path.read_bytes().count(10) + 1}"):
+        empty.take_in(damaged)
+    assert not [*(empty.folder / "parts").iterdir()]
     other.write_all(tmp_path / "again.jsonl")
     assert (tmp_path / "again.jsonl").read_bytes() == path.read_bytes()
 
