@@ -28,6 +28,9 @@ from studies.atlas.questions import Question
 from studies.paper.searches import study_in
 from studies.work import Work
 
+_LEAST_LOSS = 1e-6
+"""Relative; what loses less loses nothing."""
+
 
 @dataclass(frozen=True)
 class Statement:
@@ -44,7 +47,8 @@ class Statement:
     why_not
         What is the matter; empty where it holds.
     has_reason
-        Whether it stays so for a reason: a step back loses, or the space does not allow it.
+        Whether it stays so for a reason: a step back loses, costs and brings nothing, or the space
+        does not allow it.
     """
 
     what: str
@@ -66,6 +70,8 @@ class Step:
         Where it leads, and what comes of it.
     faster
         Its value over the winner's; 0 where there is no such design.
+    larger
+        Its area over the winner's; 0 where there is no such design.
     pays
         Whether the order of designs has it before the winner, which no step may be.
     """
@@ -74,6 +80,7 @@ class Step:
     up: bool
     words: str
     faster: float = 0.0
+    larger: float = 0.0
     pays: bool = False
 
 
@@ -117,7 +124,8 @@ def believed(work: Work, question: Question, values: Mapping[str, Scalar]) -> Be
         Of the winner, on the axes.
     """
     rows = [row for name in TRAINING_FILES for row in data_rows("validation", name)]
-    measured = work.answer("measured-mfu", rows, MeasuredRuns, lambda: measured_runs(rows)).runs
+    asked_of = ["without what masks hide", rows]
+    measured = work.answer("measured-mfu", asked_of, MeasuredRuns, lambda: measured_runs(rows)).runs
     part = "" if question.part == "models" else f"{question.part}: "
 
     def found() -> Believed:
@@ -163,10 +171,13 @@ def _stated(what: str, figure: float, low: float, high: float, source: str) -> S
 def _mfu(
     engine: Engine, design: Design, measured: Sequence[MeasuredRun], models: ModelClass
 ) -> Statement:
-    """State that no more of the peak is used than such models were measured to use."""
+    """State that no more of the peak is used than such models were measured to use.
+
+    Attention that a causal mask hides is counted in neither: it is most of a long sequence.
+    """
     run = engine.objective.best_run(0, design)
     precision = run.inputs.training.precision
-    element, mfu = PRECISIONS[precision].element, 100.0 * run.evaluation.mfu
+    element, mfu = PRECISIONS[precision].element, 100.0 * (run.evaluation.mfu_causal or 0.0)
     what = f"MFU in percent ({models}, {element})"
     for each in measured:
         if (each.models, each.element) == (models, element):
@@ -221,20 +232,41 @@ def _ratios(chip: Accelerator, steps: Sequence[Step]) -> Iterator[Statement]:
         found = {name: own[place][2] for name, own in built.items() if place < len(own)}
         low, high = (choose(found, key=found.__getitem__) for choose in (min, max))
         statement = _stated(what, figure, found[low], found[high], f"built: {low}, {high}")
-        yield _with_step(statement, steps, axis, up=figure < statement.low)
+        yield with_step(statement, steps, axis, up=figure < statement.low)
 
 
-def _with_step(
-    statement: Statement, steps: Sequence[Step], axis: str, *, up: bool = False
+def with_step(
+    statement: Statement, steps: Sequence[Step], axis: str, *, up: bool = False, loss: float = 0.0
 ) -> Statement:
-    """Add to what is the matter, if anything is, what a step that would mend it brings."""
+    """Add to what is the matter, if anything is, what a step that would mend it brings.
+
+    Parameters
+    ----------
+    statement, steps
+        Of a design.
+    axis, up
+        Of the step.
+    loss
+        What the design would lose without what the statement is of, relative: however small, it
+        is a reason where no step on another axis makes more of its area.
+    """
     if not statement.why_not:
         return statement
     way = f"a step of {axis} {'up' if up else 'down'}"
     found = [step for step in steps if (step.axis, step.up) == (axis, up)]
     reason = f"{way}, {found[0].words}" if found else f"{axis} has no step"
-    loses = bool(found) and found[0].faster < 1.0 - VALUE_BIN
-    return replace(statement, why_not=f"{statement.why_not}; {reason}", has_reason=loses)
+    needed = loss > _LEAST_LOSS and not any(step.pays for step in steps)
+    return replace(
+        statement,
+        why_not=f"{statement.why_not}; {reason}",
+        has_reason=needed or any(map(_is_no_way_back, found)),
+    )
+
+
+def _is_no_way_back(step: Step) -> bool:
+    """Whether a step loses, costs area and brings nothing, or does not exist."""
+    brings_nothing = step.faster <= 1.0 + VALUE_BIN
+    return step.faster < 1.0 - VALUE_BIN or (brings_nothing and step.larger > 1.0)
 
 
 def _power(engine: Engine, design: Design) -> Iterator[Statement]:
@@ -275,7 +307,7 @@ def _halves(
         relative = run.evaluation.throughput_samples_per_s / winner.runs[0].throughput_samples_per_s
         what = f"throughput with half of {words}, relative"
         statement = _stated(what, relative, 0.0, 1.0 - VALUE_BIN, "it must lose")
-        yield _with_step(statement, steps, axis)
+        yield with_step(statement, steps, axis, loss=1.0 - relative)
 
 
 def _steps(engine: Engine, point: DesignPoint, winner: Metrics) -> Iterator[Step]:
@@ -293,7 +325,7 @@ def _steps(engine: Engine, point: DesignPoint, winner: Metrics) -> Iterator[Step
         faster = metrics.value / winner.value
         larger = (metrics.area_mm2 or 0.0) / (winner.area_mm2 or 1.0)
         words = f"{there[axis]}: {faster:.3f} × at {larger:.3f} × the area"
-        yield Step(axis, up, words, faster, pays=metrics.rank(study, there).key < first)
+        yield Step(axis, up, words, faster, larger, pays=metrics.rank(study, there).key < first)
 
 
 def _no_step_pays(steps: Sequence[Step]) -> Statement:
@@ -331,8 +363,10 @@ def believed_lines(believed: Sequence[Believed], detailed: Container[str]) -> It
         "Limits are the extremes of chips with an HBM that were built in the same process or a "
         "newer one, and the highest utilisation that a published run of such a model reached. "
         "Where a figure lies outside, its row says what a step back would bring: that the step "
-        "loses, or that the space does not allow it, is a reason to stay outside; others stand in "
-        "italics. A step keeps all other axes, and is placed again."
+        "loses, takes area and brings nothing, or that the space does not allow it, is a reason to "
+        "stay outside; so is that half of something loses a little, and no step on another axis "
+        "makes more of its area. Others stand in italics. A step keeps all other axes, and is "
+        "placed again. Utilisation is that of the FLOPs that causal masks leave."
     )
     yield ""
     outside = [

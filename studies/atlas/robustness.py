@@ -168,31 +168,31 @@ class _Certified:
     def steadiest(self, drawn: Sequence[Drawn]) -> Steady:
         """Find the design whose regret, but in the worst draws, is the least.
 
-        Designs are looked at in the order of what bounds leave them; one is given up as soon as it
-        has too much regret in too many draws.
+        Draw by draw, those first in which bounds leave designs the largest regret: one is given up
+        as soon as it has more regret than the nominal winner in too many of them.
         """
         draws = draws_of(self.constants, len(drawn))
-        rankings = [self.ranking(*each) for each in zip(draws, drawn, strict=True)]
-        known_before = sum(len(each.known) for each in drawn)
-        regrets = np.array([self._regrets(*each) for each in zip(rankings, drawn, strict=True)])
-        least = _at_share(regrets, STEADY)
-        best, best_regret = 0, float(least[0])
-        for design in np.argsort(least, kind="stable").tolist():
-            if least[design] >= best_regret:
-                break
-            for draw in np.argsort(-regrets[:, design], kind="stable").tolist():
-                rankings[draw].exactly(design)
-                regrets[draw] = self._regrets(rankings[draw], drawn[draw])
-                if (regret := float(_at_share(regrets[:, design], STEADY))) >= best_regret:
-                    break
-            else:
-                best, best_regret = design, regret
+        regrets = np.array(
+            [self._regrets(self.ranking(*own), own[1]) for own in zip(draws, drawn, strict=True)]
+        )
+        least, evaluated = _at_share(regrets, STEADY), 0
+        left = np.flatnonzero(least <= least[0])
+        for draw in np.argsort(-regrets[:, left].sum(axis=1), kind="stable").tolist():
+            # What a network's collectives take is found once for all designs of a draw.
+            ranking = self.ranking(draws[draw], drawn[draw])
+            for design in left.tolist():
+                ranking.exactly(design)
+            evaluated += int(ranking.known.sum()) - len(drawn[draw].known)
+            regrets[draw] = self._regrets(ranking, drawn[draw])
+            left = left[_at_share(regrets[:, left], STEADY) <= least[0]]
+        at_most = _at_share(regrets[:, left], STEADY)
+        place = int(left[np.argmin(at_most)])
         return Steady(
-            place=best,
-            values=dict(self.items.points[best].values),
-            nominal=float(self.nominal[best] / self.nominal[0]),
-            regret=best_regret,
-            evaluated=sum(int(each.known.sum()) for each in rankings) - known_before,
+            place=place,
+            values=dict(self.items.points[place].values),
+            nominal=float(self.nominal[place] / self.nominal[0]),
+            regret=float(at_most.min()),
+            evaluated=evaluated,
         )
 
     def _regrets(self, ranking: Ranking, drawn: Drawn) -> FloatArray:
