@@ -44,6 +44,22 @@ class _Line:
 
 
 @dataclass
+class _Open:
+    """A part that is being computed.
+
+    Attributes
+    ----------
+    began_s
+        In seconds since 1970.
+    earlier_s
+        Processor seconds of the parts that it is made of and that were kept before it began.
+    """
+
+    began_s: float
+    earlier_s: float = 0.0
+
+
+@dataclass
 class Work:
     """Where a run keeps what it has done.
 
@@ -56,13 +72,15 @@ class Work:
     tell
         Called with a line when a part begins and when it is done.
     cpu_s
-        Processor seconds of every part that was asked for, as they were when it was done.
+        Processor seconds of every part that was asked for, as they were when it was done, with
+        those of the parts that it is made of.
     """
 
     folder: Path
     workers: int = 2
     tell: Callable[[str], None] = print
     cpu_s: dict[str, float] = field(default_factory=dict)
+    _open: list[_Open] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         (self.folder / "parts").mkdir(parents=True, exist_ok=True)
@@ -88,12 +106,20 @@ class Work:
         if kept is None:
             self.tell(f"{part} …")
             cpu_s, began_s = _cpu_s(), time.monotonic()
-            computed = compute()
-            spent_s, wall_s = _cpu_s() - cpu_s, time.monotonic() - began_s
+            self._open.append(_Open(time.time()))
+            try:
+                computed = compute()
+            finally:
+                earlier_s = self._open.pop().earlier_s
+            spent_s, wall_s = _cpu_s() - cpu_s + earlier_s, time.monotonic() - began_s
+            if self._open:
+                self._open[-1].earlier_s += earlier_s
             plain = to_builtins(computed)
             kept = _Kept(_asked(question), COST_MODEL_VERSION, spent_s, wall_s, plain)
             write_whole(self._path(part), to_json(kept))
             self.tell(f"{part}: {spent_s:.0f} s of a processor in {wall_s:.0f} s")
+        elif self._open and self._path(part).stat().st_mtime < self._open[-1].began_s:
+            self._open[-1].earlier_s += kept.cpu_s
         self.cpu_s[part] = kept.cpu_s
         return from_builtins(kept.answer, kind, f"answer of {part}")
 
@@ -145,13 +171,21 @@ class Work:
         ]
         write_whole(path, b"".join(line + b"\n" for line in lines))
 
-    def spent_s(self, checks: bool) -> float:
+    def spent_s(self, checks: bool, steps: tuple[str, ...] = ()) -> float:
         """Return the processor seconds of all kept answers, or of all checks of certificates.
 
         Of this version of the cost model.
+
+        Parameters
+        ----------
+        checks
+            Whether of the checks.
+        steps
+            How the names of parts begin that others are made of, and have the seconds of.
         """
         every = (self.folder / "parts").glob("*.json")
-        kept = [_read(each) for each in every if each.name.startswith("check-") == checks]
+        own = [each for each in every if not each.name.startswith(steps)]
+        kept = [_read(each) for each in own if each.name.startswith("check-") == checks]
         return sum(each.cpu_s for each in kept if each and each.cost_model == COST_MODEL_VERSION)
 
     def _kept(self, part: str, question: object) -> _Kept | None:

@@ -27,6 +27,9 @@ from studies.atlas.robustness import DESIGNS, DRAWS, robust
 from studies.run_options import run_parser
 from studies.work import Work
 
+STEPS = ("draws-", "steady-")
+"""How the names of parts begin that others are made of: they take megabytes."""
+
 
 def main() -> None:
     """Answer what is not answered yet, and write it."""
@@ -72,8 +75,8 @@ def main() -> None:
         if question.part == "models" and question.words in drawn:
             again = robust(work, question.spec, options.top, options.draws)
             answers[place] = replace(found, robust=again)
-    work.write_all(options.answers or options.output / "answers.jsonl", steps=("draws-",))
-    spent_s = work.spent_s(checks=False), work.spent_s(checks=True)
+    work.write_all(options.answers or options.output / "answers.jsonl", steps=STEPS)
+    spent_s = work.spent_s(checks=False, steps=STEPS), work.spent_s(checks=True)
     text = page(answers, common, left, spent_s)
     write_whole(options.output / "RESULTS.md", text.encode())
     if models:

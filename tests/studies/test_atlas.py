@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,7 +18,7 @@ from phaze_opt.spec.study_spec import ConstraintSpec, StudySpec
 from studies.atlas import __main__ as program
 from studies.atlas import believable
 from studies.atlas import questions as asking
-from studies.atlas.answers import Answer, answer, check, common_answer
+from studies.atlas.answers import Answer, Checked, answer, check, common_answer
 from studies.atlas.believable import believed_summary
 from studies.atlas.examined import examine
 from studies.atlas.figures import picture
@@ -167,6 +168,27 @@ def test_answers_travel_in_one_file(work: Work, answers: list[Answer], tmp_path:
     assert not [*(empty.folder / "parts").iterdir()]
     other.write_all(tmp_path / "again.jsonl")
     assert (tmp_path / "again.jsonl").read_bytes() == path.read_bytes()
+
+
+def test_a_part_has_the_seconds_of_its_steps(tmp_path: Path) -> None:
+    """Of those that were kept before it began, and once of those that it computed."""
+    work = Work(tmp_path, workers=1, tell=lambda line: None)
+
+    def busy() -> Checked:
+        end_s = time.process_time() + 0.1
+        while time.process_time() < end_s:
+            pass
+        return Checked(1)
+
+    def whole() -> Checked:
+        steps = [work.answer(f"step-{name}", name, Checked, busy) for name in ("a", "b")]
+        return Checked(len(steps))
+
+    work.answer("step-a", "a", Checked, busy)
+    work.answer("whole", "c", Checked, whole)
+    steps_s = work.cpu_s["step-a"] + work.cpu_s["step-b"]
+    assert steps_s <= work.cpu_s["whole"] < steps_s + 0.09
+    assert work.spent_s(checks=False, steps=("step-",)) == work.cpu_s["whole"]
 
 
 def test_every_figure_of_the_page_is_an_answer(answers: list[Answer]) -> None:
