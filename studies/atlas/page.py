@@ -14,6 +14,7 @@ from studies.atlas.questions import Question
 from studies.atlas.ratios import (
     CHIP_AXES,
     base_of,
+    is_optimum,
     proof_words,
     relative,
     relative_words,
@@ -133,8 +134,8 @@ def _first(answers: Sequence[Answer]) -> Iterator[str]:
     models = [answer for answer in answers if answer.question.part == "models"]
     reached = {answer.question.words: relative(answer.known[0], answer) for answer in models}
     fitting = {words: 1.0 / own for words, own in reached.items() if own > 0.0}
-    certified = sum(answer.proven.status == "certified" for answer in answers)
-    gaps = [each.proven.gap for each in answers if each.proven.status != "certified"]
+    certified = sum(map(is_optimum, answers))
+    gaps = [each.proven.gap for each in answers if not is_optimum(each)]
     known = [gap for gap in gaps if gap is not None]
     rest = ""
     if known:

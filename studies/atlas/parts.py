@@ -9,7 +9,14 @@ from phaze_opt.spec.axes import Scalar
 from phaze_opt.units import format_number
 from studies.atlas.answers import Answer, Common
 from studies.atlas.markdown import table
-from studies.atlas.ratios import base_of, chip_words, proof_words, relative_words, times_base
+from studies.atlas.ratios import (
+    base_of,
+    chip_words,
+    is_optimum,
+    proof_words,
+    relative_words,
+    times_base,
+)
 
 PICTURE = "atlas.svg"
 Columns = Mapping[str, Callable[[Answer], str]]
@@ -250,7 +257,7 @@ def _words(answer: Answer) -> str:
 
 def _speed(answer: Answer) -> str:
     """Return samples per second, with the gap of what is not certified."""
-    gap = "" if answer.proven.status == "certified" else f" ({proof_words(answer)})"
+    gap = "" if is_optimum(answer) else f" ({proof_words(answer)})"
     return f"{format_number(answer.proven.trained.samples_per_s)}{gap}"
 
 

@@ -37,9 +37,17 @@ def chip_words(values: Mapping[str, Scalar]) -> str:
     return "{} × {}×{}, {} × {}, {} MiB, {} GiB".format(*(values[name] for name in CHIP_AXES))
 
 
+def is_optimum(answer: Answer) -> bool:
+    """Whether no other design is better, though the order of those below it may be open."""
+    # A gap of 0 leaves nothing in the bin of the best value.
+    return answer.proven.status == "certified" or answer.proven.gap == 0.0
+
+
 def proof_words(answer: Answer) -> str:
     """Say whether an optimum is certified, else its gap."""
     proven = answer.proven
     if proven.status == "certified":
         return proven.status
+    if is_optimum(answer):
+        return "certified, without the places below it"
     return "no bound yet" if proven.gap is None else f"gap {proven.gap:.1%}"

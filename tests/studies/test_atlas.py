@@ -209,6 +209,20 @@ def test_every_figure_of_the_page_is_an_answer(answers: list[Answer]) -> None:
     assert f"| {ratio:.3f} | " in text
 
 
+@pytest.mark.parametrize(
+    ("gap", "words"), [(0.0, "certified, without the places below it"), (0.02, "gap 2.0%")]
+)
+def test_an_optimum_needs_no_order_below_it(answers: list[Answer], gap: float, words: str) -> None:
+    """A search that the time ended may know that no other design is better."""
+    models = [each for each in answers if each.question.part == "models"]
+    ended = [replace(models[0], proven=replace(models[0].proven, status="time_limit", gap=gap))]
+    told = page(ended + models[1:], [])
+    assert f"| {words} |" in told
+    optima = len(models) - (gap > 0.0)
+    assert f"{optima} of {len(models)} optima are certified" in told
+    assert (f"({words})" in told) == ("at most 2.0% above" in told) == (gap > 0.0)
+
+
 def test_no_design_that_was_left_out_is_better(
     work: Work, small: StudySpec, answers: list[Answer]
 ) -> None:
