@@ -315,7 +315,10 @@ def least_times_s(
             overlaps, several = whole[c, OVERLAPS] == 1, whole[c, MICROBATCHES] > 1
             # Most candidates end here, by parts of the bounds below.
             sent_s = real[c, MEAN_SYNCHRONISATION_S] * (rates[a, 2] if overlaps else 1.0)
-            share_s = max(all_s / whole[c, STAGES], real[c, MOST_REPEATED] * most_s)
+            waits = whole[c, CHUNKS] == 1 and whole[c, SPLITS_BACKWARD] == 0
+            share_s = all_s / whole[c, STAGES]
+            if waits:
+                share_s = max(share_s, real[c, MOST_REPEATED] * most_s)
             if whole[c, MICROBATCHES] * share_s >= answer_s:
                 continue
             if whole[c, MICROBATCHES] * all_s / whole[c, STAGES] + sent_s >= answer_s:
@@ -344,7 +347,6 @@ def least_times_s(
                 least_s = max(least_s, _at_once_s(split))
                 if least_s >= answer_s:
                     break
-                waits = whole[c, CHUNKS] == 1 and whole[c, SPLITS_BACKWARD] == 0
                 if waits:
                     more_s = _pipelined_s(split, kinds, most)
                     least_s = max(least_s, more_s)

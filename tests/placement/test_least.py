@@ -204,7 +204,30 @@ def test_no_bound_is_lost_by_what_is_known(problem: PlacementProblem) -> None:
             continue
         own = replace(problem, training=replace(problem.training, zero=zero))
         bound_s = least_s(own)
-        assert least_s(own, known_s=bound_s * (1.0 + 1e-9)) == bound_s
+        for times in (1.0 + 1e-9, 1.2):
+            assert least_s(own, known_s=bound_s * times) == bound_s
+
+
+@pytest.mark.parametrize("schedule", ["1f1b", "gpipe", "interleaved", "zb-1p", "zb-v"])
+def test_no_bound_of_unequal_layers_is_lost(schedule: PipelineScheduleName) -> None:
+    """A stage has at least one of them whole, which not every schedule's bound knows."""
+    layers = tuple(
+        LayerCost(f"layer.{place}", LayerPasses.of(1.0, backward_s), 0, 0, 0, 0, 0)
+        for place, backward_s in enumerate((1.0, 0.5))
+    )
+    problem = PlacementProblem(
+        layers={1: layers},
+        edges=((0, 1),),
+        cluster=Cluster("two", (NetworkLevel(10.0, 0.0, "switch"),), 2),
+        training=Training(1, pipeline_schedule=schedule),
+        hbm_usable_bytes=100,
+        hbm_bytes_per_s=100.0,
+        step_parameters_per_s=100.0,
+        accumulation_parameters_per_s=100.0,
+        collective_core_share=0.0,
+    )
+    bound_s = least_s(problem)
+    assert least_s(problem, known_s=bound_s * (1.0 + 1e-9)) == bound_s
 
 
 @settings(max_examples=80, deadline=None)
