@@ -64,7 +64,9 @@ def main() -> None:
     asked = _asked(options.only, options.parts)
     left = [each for each in asked if options.kept and not is_proven(work, each)]
     asked = [question for question in asked if question not in left]
-    answers = check(work, work.in_processes(answer, asked), kept=not options.check)
+    work.in_processes(answer, [each for each in asked if not is_proven(work, each)])
+    # What is known is read in this process: others take seconds to begin.
+    answers = check(work, [answer(work, each) for each in asked], kept=not options.check)
     models = [each.question for each in answers if each.question.part == "models"]
     common = []
     if len(models) == len(MODELS) and (options.parts is None or "common" in options.parts):
