@@ -28,7 +28,7 @@ from studies.run_options import run_parser
 from studies.work import Work
 
 STEPS = ("draws-", "steady-")
-"""How the names of parts begin that others are made of: they take megabytes."""
+"""How the names of parts begin that others are made of; draws take megabytes."""
 
 
 def main() -> None:

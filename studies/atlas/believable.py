@@ -47,8 +47,7 @@ class Statement:
     why_not
         What is the matter; empty where it holds.
     has_reason
-        Whether it stays so for a reason: a step back loses, costs and brings nothing, or the space
-        does not allow it.
+        Whether it stays so for a reason, see `with_step`.
     """
 
     what: str
@@ -176,8 +175,9 @@ def _mfu(
     Attention that a causal mask hides is counted in neither: it is most of a long sequence.
     """
     run = engine.objective.best_run(0, design)
-    precision = run.inputs.training.precision
-    element, mfu = PRECISIONS[precision].element, 100.0 * (run.evaluation.mfu_causal or 0.0)
+    evaluation, precision = run.evaluation, run.inputs.training.precision
+    used = evaluation.mfu if evaluation.mfu_causal is None else evaluation.mfu_causal
+    element, mfu = PRECISIONS[precision].element, 100.0 * used
     what = f"MFU in percent ({models}, {element})"
     for each in measured:
         if (each.models, each.element) == (models, element):
@@ -239,6 +239,8 @@ def with_step(
     statement: Statement, steps: Sequence[Step], axis: str, *, up: bool = False, loss: float = 0.0
 ) -> Statement:
     """Add to what is the matter, if anything is, what a step that would mend it brings.
+
+    It is a reason to stay that such a step loses, takes area and brings nothing, or does not exist.
 
     Parameters
     ----------

@@ -175,7 +175,7 @@ def test_a_part_has_the_seconds_of_its_steps(tmp_path: Path) -> None:
     work = Work(tmp_path, workers=1, tell=lambda line: None)
 
     def busy() -> Checked:
-        end_s = time.process_time() + 0.1
+        end_s = time.process_time() + 0.3
         while time.process_time() < end_s:
             pass
         return Checked(1)
@@ -187,7 +187,7 @@ def test_a_part_has_the_seconds_of_its_steps(tmp_path: Path) -> None:
     work.answer("step-a", "a", Checked, busy)
     work.answer("whole", "c", Checked, whole)
     steps_s = work.cpu_s["step-a"] + work.cpu_s["step-b"]
-    assert steps_s <= work.cpu_s["whole"] < steps_s + 0.09
+    assert steps_s <= work.cpu_s["whole"] < steps_s + 0.25
     assert work.spent_s(checks=False, steps=("step-",)) == work.cpu_s["whole"]
 
 
