@@ -47,6 +47,7 @@ from phaze_opt.whole_space.exhaustive import (
     enumerate_space,
 )
 from phaze_opt.whole_space.pools import Pool, dask_cluster, processes
+from phaze_opt.whole_space.verification import enumerated_by
 from phaze_opt.whole_space.verifying import Check, check_origin, verify
 from phaze_opt.workload.graph import Workload
 
@@ -247,16 +248,42 @@ def verify_certificate(
     """
     captured = check_origin(certificate) if workloads is None else tuple(workloads)
     evaluator = evaluator_of(certificate.study) if evaluator is None else evaluator
+    with _empty(certificate.study, captured, evaluator) as (engine, store):
+        return verify(certificate, engine, store, on_check)
+
+
+def certify_again(study: Study, top: int = TOP) -> tuple[Certificate, list[Check]]:
+    """Enumerate a study with an empty database, and check the certificate of what was found.
+
+    In contrast to `verify_certificate` it needs none, and enumerates once. Who has numbers of an
+    earlier enumeration compares them with the certificate.
+
+    Raises
+    ------
+    InputError
+        If no bound is known for the objective.
+    RefusedError
+        If a claim of the certificate is wrong; the sentence names it.
+    """
+    study.check_version()
+    with _empty(study.resolved, study.workloads(), study.evaluator) as (engine, store):
+        found = enumerated_by(engine, store, top)
+        return found.certificate, verify(found.certificate, engine, store, found=found)
+
+
+@contextmanager
+def _empty(
+    resolved: ResolvedStudy, workloads: Sequence[Workload], evaluator: Evaluator
+) -> Iterator[tuple[Engine, BoundStore]]:
+    """Provide the engine of a study in an empty database, with its baselines alone."""
     with tempfile.TemporaryDirectory() as folder:
         storage = open_storage(f"sqlite:///{folder}/verify.db", create=True)
         try:
-            documents = documents_of(certificate.study, captured)
-            with new_study(storage, "verify", certificate.study, documents) as study:
+            with new_study(storage, "verify", resolved, documents_of(resolved, workloads)) as study:
                 with StopSignals(raise_on_repeat=False) as stop:
                     run = StudyRun(study, evaluator, 0, DEFAULT_LEASE_S, stop)
                     evaluate_baselines(run, new_token())
-                engine = Engine(study, evaluator)
-                return verify(certificate, engine, BoundStore(storage), on_check)
+                yield Engine(study, evaluator), BoundStore(storage)
         finally:
             storage.close()
 

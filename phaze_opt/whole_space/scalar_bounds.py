@@ -37,13 +37,16 @@ from phaze_opt.point import (
 from phaze_opt.spec.constraints import with_memory_margin
 from phaze_opt.spec.designs import Design
 from phaze_opt.spec.frozen import ResolvedStudy
-from phaze_opt.spec.objectives import PAID_OBJECTIVES, ObjectiveKind, joined
+from phaze_opt.spec.objectives import PAID_OBJECTIVES, RATE_OBJECTIVES, ObjectiveKind, joined
 from phaze_opt.spec.run_inputs import RunInputs, run_inputs
 from phaze_opt.training import Training
 from phaze_opt.whole_space.scalar_batches import batch_s
 from phaze_opt.whole_space.scalar_candidates import ChipSeconds, ScalarCandidates
 from phaze_opt.whole_space.scalar_passes import Passes, Sort
 from phaze_opt.workload.graph import WorkloadVariant
+
+_MARGIN = 1e-9
+"""Relative margin below a merit from which bounds are computed."""
 
 
 @dataclass(eq=False)
@@ -143,6 +146,24 @@ class ScalarBounds:
         # The quickest bound comes first, and is enough for most chips that are far from the top.
         sorts: list[Sort] = ["chip"] if box is None else ["fitting", "quick", "chip"]
         return self._rates(design, row, known, sorts, box)
+
+    def rates_below(
+        self,
+        design: Design,
+        rows: range | int,
+        area_mm2: float,
+        merit: float,
+        rates: Sequence[float] = (1.0,),
+    ) -> list[float]:
+        """Return the rates, in proportion to some, of which the merit is just below a given one.
+
+        0 for an objective that does not grow in proportion to the rates.
+        """
+        scale = 0.0
+        if self.arrays.bounded.name in RATE_OBJECTIVES:
+            own = self.merit(design, rows, area_mm2, rates)
+            scale = merit / own * (1.0 - _MARGIN) if own > 0.0 else 0.0
+        return [rate * scale for rate in rates]
 
     def merit(
         self, design: Design, rows: range | int, area_mm2: float, rates: Sequence[float]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import NamedTuple
@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from phaze_opt.arrays import FloatArray
+from phaze_opt.on_demand import OnDemand
 from phaze_opt.placement import least_splits as column
 from phaze_opt.placement.least_candidates import CandidateArrays
 
@@ -80,8 +81,8 @@ class ScalarCandidates:
         Sums, over the layers before each layer, of the parameters that count once, and of those
         among them that are added up beside the passes.
     links, every_pass, lines, held, limit
-        Arguments of `phaze_opt.placement.least_times.least_times_s`; the last one, which is large,
-        as the array that the bounds share.
+        Arguments of `phaze_opt.placement.least_times.least_times_s`; the last two, which are large,
+        as the arrays that the bounds share.
     known_s
         Results of `scalar_batches.batch_s`, which go with the candidates.
     tails
@@ -97,10 +98,10 @@ class ScalarCandidates:
         self.own = [0.0, *accumulate(own)]
         self.added = [0.0, *accumulate(added)]
         self.links: list[list[float]] = arrays.links.tolist()
-        self.every_pass: list[list[list[float]]] = arrays.every_pass.tolist()
-        self.lines: list[list[list[float]]] = arrays.lines.tolist()
-        self.held: list[list[list[float]]] = arrays.held.tolist()
-        self.limit = arrays.limit
+        # Most bounds of boxes ask for few of these.
+        self.every_pass = _rows(arrays.every_pass)
+        self.lines = _rows(arrays.lines)
+        self.held, self.limit = arrays.held, arrays.limit
         rows = np.hstack([arrays.real[:, : column.STEP_S], _least_share(arrays)]).tolist()
         candidates = [
             ScalarCandidate(*whole, *real)
@@ -117,13 +118,23 @@ class ScalarCandidates:
         self.first, self.count = repeated[0], len(repeated)
         self.fewest_own = min(own[at] for at in repeated)
         self.fewest_added = min(added[at] for at in repeated)
-        self.routed = self.held[column.ROUTED][self.first][self.first + 1]
+        self.routed = self.held_by(self.first, self.first + 1)[column.ROUTED]
+
+    def held_by(self, begin: int, end: int) -> list[float]:
+        """Return what a stage of some layers holds, in the order of `least_splits`."""
+        held: list[float] = self.held[:, begin, end].tolist()
+        return held
 
     def lines_of(self, chip: ChipSeconds) -> list[Sequence[Line]]:
         """Return the memory of `SplitBatch.average_stage`, one entry per candidate; empty first."""
         if chip not in self._lines:
             self._lines[chip] = [() for _ in self.rows]
         return self._lines[chip]
+
+
+def _rows(array: FloatArray) -> Mapping[int, list[list[float]]]:
+    """Return the rows of an array as plain numbers, each when it is first asked for."""
+    return OnDemand(range(len(array)), lambda row: array[row].tolist())
 
 
 def _least_share(arrays: CandidateArrays) -> FloatArray:

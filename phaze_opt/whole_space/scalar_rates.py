@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from phaze_opt.estimator.attention_tiles import DIRECTIONS
@@ -10,11 +11,14 @@ from phaze_opt.estimator.operator_table import WIDE_HEAD, attention_place
 from phaze_opt.hardware.accelerator import Accelerator, AttentionKernel
 from phaze_opt.hardware.measured_constants import Calibration
 from phaze_opt.network.cluster import Cluster
+from phaze_opt.on_demand import hashed_once
 from phaze_opt.whole_space.scalar_products import TensorCores
 from phaze_opt.workload.graph import Operator
 
 
-class Rates(NamedTuple):
+@hashed_once
+@dataclass(frozen=True)
+class Rates:
     """The rates of a chip, without the sizes of the global buffer and of the HBM.
 
     A pass takes the same time on all chips of equal rates, and is bounded once for them.

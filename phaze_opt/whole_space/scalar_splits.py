@@ -167,7 +167,7 @@ class SplitBatch:
     def _tail(self, begin: int, end: int) -> tuple[float, float]:
         """Return the seconds after the last backward, and those that may overlap with it."""
         candidate = self.candidate
-        parameters, tied, routed = (held[begin][end] for held in self.candidates.held)
+        parameters, tied, routed = self.candidates.held_by(begin, end)
         sent_s = self.synchronised_s(parameters, routed)
         tail_s = parameters * self.step_s
         if candidate.overlaps == 0:
@@ -263,7 +263,7 @@ class SplitBatch:
             weight += (in_flight - 1) / again_s
         layer_s = own * self.step_s
         if candidate.synchronised >= 0:
-            parameters, _, routed = (0.0 if first == 0 else held[0][1] for held in known.held)
+            parameters, _, routed = (0.0,) * 3 if first == 0 else known.held_by(0, 1)
             all_own, all_routed = known.count * own, known.count * known.routed
             more_s = self.synchronised_s(parameters + all_own, routed + all_routed)
             more_s -= self.synchronised_s(parameters, routed)
@@ -350,7 +350,7 @@ class SplitBatch:
             back_s = backwards[begin] + (stage - 1) * gradient_s
             least_s = max(least_s, done_s + back_s + self.first_tail_s)
         if candidate.overlaps == 1 and candidate.gathered >= 0:
-            parameters, _, routed = (held[begin][end] for held in known.held)
+            parameters, _, routed = known.held_by(begin, end)
             gathered_s = self.gathered_s(parameters, routed)
             waited_s = self._exposed_s(gathered_s, 0, forward_s, begin, end)
             least_s = max(least_s, waited_s + busy_s + tail_s)

@@ -6,6 +6,7 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 
@@ -95,6 +96,30 @@ class _Recorder(LocalPool):
         return Task(lambda: results)
 
 
+class Enumerated(NamedTuple):
+    """The certificate of an enumeration, and the metrics of its evaluated points."""
+
+    certificate: Certificate
+    evaluated: Mapping[tuple[tuple[str, Scalar], ...], Metrics]
+
+
+def enumerated_by(engine: Engine, store: BoundStore | None, asked: int) -> Enumerated:
+    """Enumerate a whole space, and certify what was found.
+
+    Parameters
+    ----------
+    engine, store
+        See `Verification`.
+    asked
+        Size of the top.
+    """
+    recorder = _Recorder(engine)
+    enumeration = enumerate_space(engine, store, top=asked, pool=recorder)
+    assert enumeration is not None
+    order = BestFirst(engine.grid, engine.rule, store)
+    return Enumerated(certify(order, enumeration, asked), recorder.evaluated)
+
+
 @dataclass
 class Verification:
     """A certificate, with the engine that computes its numbers again.
@@ -107,6 +132,8 @@ class Verification:
         Engine of its study, with an empty database, so that no stored number is used.
     store
         Stores the bounds of arrays during the checks; ``None`` to store none.
+    found
+        What a second enumeration found; ``None`` to enumerate when a check asks for it.
     generator
         Draws the samples; its seed is the checksum of the certificate.
     """
@@ -114,6 +141,7 @@ class Verification:
     certificate: Certificate
     engine: Engine
     store: BoundStore | None
+    found: Enumerated | None = None
     generator: random.Random = field(init=False)
 
     def __post_init__(self) -> None:
@@ -162,23 +190,9 @@ class Verification:
         return metrics
 
     @cached_property
-    def _again(self) -> tuple[Certificate, dict[tuple[tuple[str, Scalar], ...], Metrics]]:
-        """The certificate of a second enumeration, and the metrics of its evaluated points."""
-        recorder, asked = _Recorder(self.engine), self.certificate.asked
-        enumeration = enumerate_space(self.engine, self.store, top=asked, pool=recorder)
-        assert enumeration is not None
-        order = BestFirst(self.grid, self.engine.rule, self.store)
-        return certify(order, enumeration, asked), recorder.evaluated
-
-    @property
-    def again(self) -> Certificate:
-        """The certificate of a second enumeration, by the arrays that made this certificate."""
-        return self._again[0]
-
-    @property
-    def evaluated(self) -> dict[tuple[tuple[str, Scalar], ...], Metrics]:
-        """Metrics of the points that the second enumeration evaluated."""
-        return self._again[1]
+    def again(self) -> Enumerated:
+        """A second enumeration, by the arrays that made this certificate."""
+        return self.found or enumerated_by(self.engine, self.store, self.certificate.asked)
 
     @cached_property
     def worst(self) -> Rank | None:

@@ -24,6 +24,7 @@ from phaze_opt.whole_space.certificate import Certificate
 from phaze_opt.whole_space.engine import Engine
 from phaze_opt.whole_space.verification import (
     Check,
+    Enumerated,
     RefusedError,
     Verification,
     is_near,
@@ -68,12 +69,13 @@ def verify(
     engine: Engine,
     store: BoundStore | None,
     on_check: Callable[[Check], None] = lambda check: None,
+    found: Enumerated | None = None,
 ) -> list[Check]:
     """Check a certificate.
 
     Parameters
     ----------
-    certificate, engine, store
+    certificate, engine, store, found
         See `phaze_opt.whole_space.verification.Verification`.
     on_check
         Called after every check.
@@ -91,7 +93,7 @@ def verify(
         If a claim of the certificate is wrong; the sentence names it.
     """
     check_bounded(certificate.study.spec.objectives)
-    verification = Verification(certificate, engine, store)
+    verification = Verification(certificate, engine, store, found)
     done: list[Check] = []
 
     def tell(check: Check) -> None:
@@ -130,7 +132,7 @@ def _check_top(verification: Verification) -> Check:
 
 def _check_counts(verification: Verification) -> Check:
     """Enumerate again, and compare every number and every opened cell."""
-    certificate, again = verification.certificate, verification.again
+    certificate, again = verification.certificate, verification.again.certificate
     require(len(again.boxes) == len(certificate.boxes), "the list of boxes")
     for box, other in zip(certificate.boxes, again.boxes, strict=True):
         require(box.rates == other.rates, "the list of boxes")
@@ -142,7 +144,7 @@ def _check_counts(verification: Verification) -> Check:
     require(again.bounded == certificate.bounded, "the number of points that were not evaluated")
     require(again.feasible == certificate.feasible, "the number of feasible points")
     require(again.top == certificate.top, "that no other design is of the top")
-    count = len(verification.evaluated)
+    count = len(verification.again.evaluated)
     return Check("evaluated points", count, count)
 
 

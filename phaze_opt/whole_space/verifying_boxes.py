@@ -17,6 +17,7 @@ from phaze_opt.hardware.accelerator import Accelerator
 from phaze_opt.spec.constraints import chip_violation
 from phaze_opt.spec.designs import chip_of
 from phaze_opt.spec.frozen import ResolvedStudy
+from phaze_opt.spec.objectives import RATE_OBJECTIVES
 from phaze_opt.spec.ordering import head_of
 from phaze_opt.spec.space import point_at
 from phaze_opt.whole_space.certificate import CertifiedBox, rates_of
@@ -154,10 +155,11 @@ def _scalar_bounds(
 ) -> Iterator[list[float]]:
     """Bound boxes under one combination of options, with every size of the HBM.
 
-    Below the bounds of arrays, the bounds of plain Python need not be computed: a larger bound is
-    found, and if it is smaller, the bound of the arrays holds too.
+    Below the bounds that are stated, the bounds of plain Python need not be computed: a larger
+    bound is found, and if it is smaller, the stated one holds too; `verifying` compares that with
+    the bound of arrays.
     """
-    grid, scalar = verification.grid, verification.scalar
+    grid, scalar, rule = verification.grid, verification.scalar, verification.engine.rule
     sizes = len(grid.chips.hbm_sizes)
     try:
         design = grid.study.design(grid.point(option, 0, 0))
@@ -168,13 +170,20 @@ def _scalar_bounds(
     if not which:
         return
     boxes = BoxTree(grid.chips).corners([verification.regions[at] for at in which])
-    known = verification.engine.rule.rates(design, boxes) * (1.0 - _MARGIN)
+    of_rates = rule.bounded.name in RATE_OBJECTIVES
+    rates = None
+    if not of_rates or len(grid.study.spec.runs) > 1:
+        rates = rule.rates(design, boxes)
     for at, chip in enumerate(boxes.architectures):
-        bounds, rows = [], range(*boxes.runs[at].tolist())
+        bounds, rows, area_mm2 = [], range(*boxes.runs[at].tolist()), float(boxes.area_mm2[at])
+        stated = verification.certificate.boxes[which[at]].bounds[option]
         for size, hbm_bytes in enumerate(boxes.hbm_bytes[:, at].tolist()):
             sized = replace(design, accelerator=replace(chip, hbm_bytes=hbm_bytes))
-            rates = scalar.of_box(sized, rows, known[:, size, at].tolist())
-            bounds.append(scalar.merit(sized, rows, float(boxes.area_mm2[at]), rates))
+            known = [1.0] if rates is None else (rates[:, size, at] * (1.0 - _MARGIN)).tolist()
+            if of_rates:
+                known = scalar.rates_below(sized, rows, area_mm2, stated[size], known)
+            found = scalar.of_box(sized, rows, known)
+            bounds.append(scalar.merit(sized, rows, area_mm2, found))
         yield bounds
 
 

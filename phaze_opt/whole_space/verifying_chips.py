@@ -21,7 +21,6 @@ from phaze_opt.bounds.bounding import SpacePart, bound_parts
 from phaze_opt.estimator.tensor_core import NoTileFitsError
 from phaze_opt.hardware.accelerator import Accelerator
 from phaze_opt.spec.designs import Design
-from phaze_opt.spec.objectives import RATE_OBJECTIVES
 from phaze_opt.spec.ordering import VALUE_BIN, Head, head_of, least_merit
 from phaze_opt.spec.space import DesignPoint
 from phaze_opt.whole_space.verification import Check, Verification, require
@@ -36,9 +35,6 @@ MOST_EVALUATED = 400
 
 _SMALLEST = 1.0 - 1e-12
 """Factor below the relative difference of the area of a chip in an array and alone (last bits)."""
-
-_MARGIN = 1e-9
-"""Relative margin below the least interesting value from which bounds are computed."""
 
 
 @dataclass(frozen=True)
@@ -69,11 +65,11 @@ def check_chips(verification: Verification) -> list[Check]:
     if looked == total:
         kept = {point.values for _, point, _ in left}
         require(verification.in_top <= kept, "a plain bound, which a design of the top exceeds,")
-    closed = [design for design in left if design[1].values not in verification.evaluated]
+    closed = [design for design in left if design[1].values not in verification.again.evaluated]
     for _, point, bound in closed[:MOST_EVALUATED]:
         verification.below(point, bound)
     for _, point, bound in left:
-        metrics = verification.evaluated.get(point.values)
+        metrics = verification.again.evaluated.get(point.values)
         if metrics is not None and metrics.feasible:
             merit = verification.merit(metrics)
             require(merit <= bound, "a plain bound, which a design exceeds,")
@@ -177,11 +173,7 @@ def _bound(verification: Verification, chip: _BoundedChip, place: int, hbm_bytes
     design = replace(chip.design, accelerator=verification.chip(chip.row, hbm_bytes))
     # Of several workloads, all known rates are lowered by one factor.
     rates = [1.0] if chip.rates is None else chip.rates[:, place].tolist()
-    scale = 0.0
-    if verification.engine.rule.bounded.name in RATE_OBJECTIVES:
-        merit = scalar.merit(design, chip.row, chip.area_mm2, rates)
-        scale = chip.least / merit * (1.0 - _MARGIN) if merit > 0.0 else 0.0
-    known = [rate * scale for rate in rates]
+    known = scalar.rates_below(design, chip.row, chip.area_mm2, chip.least, rates)
     found = scalar.of_chip(design, chip.row, known, chip.box)
     return scalar.merit(design, chip.row, chip.area_mm2, found)
 

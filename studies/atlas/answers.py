@@ -14,7 +14,8 @@ from phaze_opt.spec.space import DesignPoint
 from phaze_opt.spec.study_spec import StudySpec
 from phaze_opt.study.baselines import train_at_best
 from phaze_opt.whole_space.engine import Engine
-from phaze_opt.whole_space.enumerating import certificate_of, enumerate_study, verify_certificate
+from phaze_opt.whole_space.enumerating import certify_again
+from phaze_opt.whole_space.verification import RefusedError
 from studies.atlas.believable import Believed, believed
 from studies.atlas.examined import examine
 from studies.atlas.questions import HBM_RATIO, KNOWN_CHIPS, Question, alone
@@ -227,7 +228,7 @@ def _prove(work: Work, spec: StudySpec) -> Proven:
 def check(work: Work, answers: Sequence[Answer], *, kept: bool = False) -> list[Answer]:
     """Check the certificates of answers, unless that was done: each in a process of its own.
 
-    To check one takes as long as to find it, and up to 3.3 GB.
+    To check one takes longer than to find it, and up to 3.3 GB.
 
     Parameters
     ----------
@@ -241,25 +242,38 @@ def check(work: Work, answers: Sequence[Answer], *, kept: bool = False) -> list[
     Raises
     ------
     RefusedError
-        If a statement of a certificate does not hold.
+        If a statement of a certificate does not hold, or an answer is not what it certifies.
     """
-    specs = [each.question.spec for each in answers if each.proven.status == "certified"]
+    certified = [each for each in answers if each.proven.status == "certified"]
     if not kept:
-        work.in_processes(_checked, specs)
-    known = [spec for spec in specs if work.has(f"check-{spec.name}", spec)]
-    statements = {spec.name: _checked(work, spec) for spec in known}
+        work.in_processes(_checked, certified)
+    known = [each for each in certified if work.has(*_check_of(each))]
+    statements = {each.question.spec.name: _checked(work, each) for each in known}
     return [replace(each, checks=statements.get(each.question.spec.name)) for each in answers]
 
 
-def _checked(work: Work, spec: StudySpec) -> int:
-    """Check the certificate of a space that was enumerated; return how many statements it has."""
+def _check_of(each: Answer) -> tuple[str, object]:
+    """Return the part of a check, and its question."""
+    return f"check-{each.question.spec.name}", [each.question.spec, each.proven]
+
+
+def _checked(work: Work, each: Answer) -> int:
+    """Enumerate a space again, check that certificate, and whether it is one of the answer.
+
+    Returns how many statements were checked.
+    """
+    spec, proven = each.question.spec, each.proven
 
     def found() -> Checked:
-        study = study_in(work, spec)
-        certificate = certificate_of(study, enumerate_study(study, top=TOP), TOP)
-        return Checked(sum(each.checked for each in verify_certificate(certificate)))
+        certificate, checks = certify_again(study_in(work, spec), TOP)
+        best = certificate.top[0]
+        certified = dict(best.point), best.values[0], certificate.points, certificate.evaluated
+        stated = proven.values, proven.trained.samples_per_s, proven.points, proven.evaluated
+        if certified != stated:
+            raise RefusedError(f"The answer of {spec.name!r} is {stated}, but {certified} is best.")
+        return Checked(sum(check.checked for check in checks))
 
-    return work.answer(f"check-{spec.name}", spec, Checked, found).statements
+    return work.answer(*_check_of(each), Checked, found).statements
 
 
 def common_answer(work: Work, spec: StudySpec, asked: Sequence[Question]) -> Common:

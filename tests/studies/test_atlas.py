@@ -15,6 +15,7 @@ from phaze_opt.errors import InputError
 from phaze_opt.evaluation import COST_MODEL_VERSION
 from phaze_opt.spec.freezing import check_names
 from phaze_opt.spec.study_spec import ConstraintSpec, StudySpec
+from phaze_opt.whole_space.verification import RefusedError
 from studies.atlas import __main__ as program
 from studies.atlas import believable
 from studies.atlas import questions as asking
@@ -133,6 +134,16 @@ def test_answers_are_kept(work: Work, answers: list[Answer]) -> None:
     assert check(silent, again) == check(silent, again, kept=True) == [first] and not told
     (other,) = check(silent, [answers[1]], kept=True)
     assert other.checks is None and other.proven.status == "certified" and not told
+
+
+@pytest.mark.parametrize("field", ["points", "evaluated", "values"])
+def test_what_is_not_certified_is_refused(work: Work, answers: list[Answer], field: str) -> None:
+    """An answer whose space has another optimum, or another number of designs."""
+    proven = answers[0].proven
+    other: object = getattr(proven, field)
+    changed_to = other + 1 if isinstance(other, int) else {**proven.values, "pe_x": 32}
+    with pytest.raises(RefusedError, match="is best"):
+        check(work, [replace(answers[0], proven=replace(proven, **{field: changed_to}))])
 
 
 def test_answers_travel_in_one_file(work: Work, answers: list[Answer], tmp_path: Path) -> None:

@@ -15,9 +15,14 @@ from phaze_opt.errors import ConflictError, InputError
 from phaze_opt.spec.space import Space
 from phaze_opt.spec.study_spec import AreaSpec, StudySpec
 from phaze_opt.study.study import Study, create_study
-from phaze_opt.whole_space import verifying, verifying_boxes, verifying_chips
+from phaze_opt.whole_space import verification, verifying, verifying_boxes, verifying_chips
 from phaze_opt.whole_space.certificate import Certificate, read_certificate, write_certificate
-from phaze_opt.whole_space.enumerating import certificate_of, enumerate_study, verify_certificate
+from phaze_opt.whole_space.enumerating import (
+    certificate_of,
+    certify_again,
+    enumerate_study,
+    verify_certificate,
+)
 from phaze_opt.whole_space.exhaustive import Enumeration
 from phaze_opt.whole_space.verifying import RefusedError, verify
 from tests.study.fakes import TOY, toy_spec
@@ -59,6 +64,24 @@ def test_what_is_written_verifies(
     assert sum(box.chips for box in read.boxes) * len(read.options) <= read.points
 
 
+def test_a_study_is_certified_again(
+    tiny: Study, made: Certificate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same certificate and checks, from one enumeration that knows of no other."""
+    counted: list[int] = []
+    searched = verification.enumerate_space
+
+    def count(*given: Any, **named: Any) -> Enumeration | None:
+        found = searched(*given, **named)
+        counted.append(0 if found is None else found.evaluated)
+        return found
+
+    monkeypatch.setattr(verification, "enumerate_space", count)
+    certificate, checks = certify_again(tiny, TOP)
+    assert certificate == made and counted == [made.evaluated]
+    assert checks == verify_certificate(made, workloads=(TOY,))
+
+
 CHANGES: dict[str, Callable[[Certificate], Certificate]] = {
     "a box is missing": lambda made: replace(made, boxes=made.boxes[1:]),
     "a box is there twice": lambda made: replace(made, boxes=(*made.boxes, made.boxes[0])),
@@ -66,6 +89,8 @@ CHANGES: dict[str, Callable[[Certificate], Certificate]] = {
     "area of a box": lambda made: _box(made, least_mm2=made.boxes[0].least_mm2 * 1.001),
     "rates of a box": lambda made: _box(made, rates={**made.boxes[0].rates, "lanes": 1.0}),
     "a bound": lambda made: _box(made, bounds=((1.0,) * 2, *made.boxes[0].bounds[1:])),
+    "a tighter bound": lambda made: _box(made, bounds=_scaled(made, 0.999)),
+    "a looser bound": lambda made: _box(made, bounds=_scaled(made, 1.001)),
     "bounds of a box": lambda made: _box(made, bounds=made.boxes[0].bounds[1:]),
     "an opened box": lambda made: replace(
         made, boxes=tuple(replace(box, opened=()) for box in made.boxes)
@@ -90,6 +115,11 @@ CHANGES: dict[str, Callable[[Certificate], Certificate]] = {
 def _box(certificate: Certificate, **changes: Any) -> Certificate:
     first, *others = certificate.boxes
     return replace(certificate, boxes=(replace(first, **changes), *others))
+
+
+def _scaled(certificate: Certificate, factor: float) -> tuple[tuple[float, ...], ...]:
+    first, *others = certificate.boxes[0].bounds
+    return (tuple(factor * bound for bound in first), *others)
 
 
 @pytest.mark.parametrize("what", CHANGES)
