@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 
@@ -17,70 +16,15 @@ from phaze_opt.spec.axes import Scalar
 from phaze_opt.spec.designs import Design
 from phaze_opt.spec.ordering import VALUE_BIN
 from phaze_opt.spec.space import DesignPoint
-from phaze_opt.study.neighbourhood import points_around
 from phaze_opt.study.trials import Metrics
-from phaze_opt.units import GIB, KIB, MIB, format_number
+from phaze_opt.units import GIB, KIB, MIB
 from phaze_opt.validation.measured import TRAINING_FILES
 from phaze_opt.whole_space.engine import Engine
-from studies.atlas.markdown import table
 from studies.atlas.measured import MeasuredRun, MeasuredRuns, ModelClass, class_of, measured_runs
 from studies.atlas.questions import Question
+from studies.atlas.steps import Statement, Step, no_step_pays, stated, steps_from, with_step
 from studies.paper.searches import study_in
 from studies.work import Work
-
-_LEAST_LOSS = 1e-6
-"""Relative; what loses less loses nothing."""
-
-
-@dataclass(frozen=True)
-class Statement:
-    """One thing that must be so for a winner to be believed.
-
-    Attributes
-    ----------
-    what
-        The figure, with its unit.
-    low, high
-        Within which it must lie, both included.
-    source
-        Of the limits.
-    why_not
-        What is the matter; empty where it holds.
-    has_reason
-        Whether it stays so for a reason, see `with_step`.
-    """
-
-    what: str
-    figure: float
-    low: float
-    high: float
-    source: str
-    why_not: str = ""
-    has_reason: bool = False
-
-
-@dataclass(frozen=True)
-class Step:
-    """One step on one axis, all else kept; placed again.
-
-    Attributes
-    ----------
-    words
-        Where it leads, and what comes of it.
-    faster
-        Its value over the winner's; 0 where there is no such design.
-    larger
-        Its area over the winner's; 0 where there is no such design.
-    pays
-        Whether the order of designs has it before the winner, which no step may be.
-    """
-
-    axis: str
-    up: bool
-    words: str
-    faster: float = 0.0
-    larger: float = 0.0
-    pays: bool = False
 
 
 @dataclass(frozen=True)
@@ -146,25 +90,15 @@ def _believed(
     point = DesignPoint(tuple((name, values[name]) for name in axes if name in values))
     (winner,) = engine.evaluate([point])
     design = study.design(point)
-    steps = tuple(_steps(engine, point, winner))
+    steps = tuple(steps_from(engine, point, winner))
     statements = (
         _mfu(engine, design, measured, class_of(engine.objective.workloads[0])),
         *_ratios(design.accelerator, steps),
         *_power(engine, design),
         *_halves(engine, design, winner, steps),
-        _no_step_pays(steps),
+        no_step_pays(steps),
     )
     return Believed(words, statements, steps)
-
-
-def _stated(what: str, figure: float, low: float, high: float, source: str) -> Statement:
-    """Return a statement of a figure that must lie between two others."""
-    why_not = ""
-    if figure < low:
-        why_not = f"{format_number(figure)} is below {format_number(low)}"
-    if figure > high:
-        why_not = f"{format_number(figure)} is above {format_number(high)}"
-    return Statement(what, figure, low, high, source, why_not)
 
 
 def _mfu(
@@ -181,7 +115,7 @@ def _mfu(
     what = f"MFU in percent ({models}, {element})"
     for each in measured:
         if (each.models, each.element) == (models, element):
-            return _stated(what, mfu, 0.0, 100.0 * each.mfu, f"{each.case}: {each.source}")
+            return stated(what, mfu, 0.0, 100.0 * each.mfu, f"{each.case}: {each.source}")
     return Statement(what, mfu, 0.0, 0.0, "", "no such run was measured")
 
 
@@ -231,44 +165,8 @@ def _ratios(chip: Accelerator, steps: Sequence[Step]) -> Iterator[Statement]:
     for place, (what, axis, figure) in enumerate(ratios_of(chip)):
         found = {name: own[place][2] for name, own in built.items() if place < len(own)}
         low, high = (choose(found, key=found.__getitem__) for choose in (min, max))
-        statement = _stated(what, figure, found[low], found[high], f"built: {low}, {high}")
+        statement = stated(what, figure, found[low], found[high], f"built: {low}, {high}")
         yield with_step(statement, steps, axis, up=figure < statement.low)
-
-
-def with_step(
-    statement: Statement, steps: Sequence[Step], axis: str, *, up: bool = False, loss: float = 0.0
-) -> Statement:
-    """Add to what is the matter, if anything is, what a step that would mend it brings.
-
-    It is a reason to stay that such a step loses, takes area and brings nothing, or does not exist.
-
-    Parameters
-    ----------
-    statement, steps
-        Of a design.
-    axis, up
-        Of the step.
-    loss
-        What the design would lose without what the statement is of, relative: however small, it
-        is a reason where no step on another axis makes more of its area.
-    """
-    if not statement.why_not:
-        return statement
-    way = f"a step of {axis} {'up' if up else 'down'}"
-    found = [step for step in steps if (step.axis, step.up) == (axis, up)]
-    reason = f"{way}, {found[0].words}" if found else f"{axis} has no step"
-    needed = loss > _LEAST_LOSS and not any(step.pays for step in steps)
-    return replace(
-        statement,
-        why_not=f"{statement.why_not}; {reason}",
-        has_reason=needed or any(map(_is_no_way_back, found)),
-    )
-
-
-def _is_no_way_back(step: Step) -> bool:
-    """Whether a step loses, costs area and brings nothing, or does not exist."""
-    brings_nothing = step.faster <= 1.0 + VALUE_BIN
-    return step.faster < 1.0 - VALUE_BIN or (brings_nothing and step.larger > 1.0)
 
 
 def _power(engine: Engine, design: Design) -> Iterator[Statement]:
@@ -277,7 +175,7 @@ def _power(engine: Engine, design: Design) -> Iterator[Statement]:
     power_w = run.evaluation.power_w_per_device + static_power_w(chip)
     rated = {name: own for name, own in built_chips(chip).items() if own.tdp_w is not None}
     most = max(rated, key=lambda name: rated[name].tdp_w or 0.0)
-    yield _stated("W per device", power_w, 0.0, rated[most].tdp_w or 0.0, f"built: {most}")
+    yield stated("W per device", power_w, 0.0, rated[most].tdp_w or 0.0, f"built: {most}")
     per_mm2 = {
         name: (own.tdp_w or 0.0) / own.area_chip_mm2
         for name, own in rated.items()
@@ -286,7 +184,7 @@ def _power(engine: Engine, design: Design) -> Iterator[Statement]:
     if chip.area_chip_mm2 is not None:
         densest, own = max(per_mm2, key=per_mm2.__getitem__), power_w / chip.area_chip_mm2
         what = "W per mm² of the area model"
-        yield _stated(what, own, 0.0, per_mm2[densest], f"built: {densest}")
+        yield stated(what, own, 0.0, per_mm2[densest], f"built: {densest}")
 
 
 def _halves(
@@ -308,101 +206,5 @@ def _halves(
         run = engine.objective.best_run(0, other)
         relative = run.evaluation.throughput_samples_per_s / winner.runs[0].throughput_samples_per_s
         what = f"throughput with half of {words}, relative"
-        statement = _stated(what, relative, 0.0, 1.0 - VALUE_BIN, "it must lose")
+        statement = stated(what, relative, 0.0, 1.0 - VALUE_BIN, "it must lose")
         yield with_step(statement, steps, axis, loss=1.0 - relative)
-
-
-def _steps(engine: Engine, point: DesignPoint, winner: Metrics) -> Iterator[Step]:
-    """Take a step up and down on every axis."""
-    study = engine.objective.study
-    first = winner.rank(study, point).key
-    for axis, up, there in points_around(study.spec.space, point):
-        if there is None:
-            yield Step(axis, up, "the axis ends")
-            continue
-        (metrics,) = engine.evaluate([there])
-        if not metrics.feasible:
-            yield Step(axis, up, f"{there[axis]}: infeasible ({metrics.limit})")
-            continue
-        faster = metrics.value / winner.value
-        larger = (metrics.area_mm2 or 0.0) / (winner.area_mm2 or 1.0)
-        words = f"{there[axis]}: {faster:.3f} × at {larger:.3f} × the area"
-        yield Step(axis, up, words, faster, larger, pays=metrics.rank(study, there).key < first)
-
-
-def _no_step_pays(steps: Sequence[Step]) -> Statement:
-    """State that every step loses, costs, or is not allowed."""
-    paying = [f"{step.axis} {'up' if step.up else 'down'}" for step in steps if step.pays]
-    what = "steps of one axis that pay"
-    statement = _stated(what, float(len(paying)), 0.0, 0.0, f"{len(steps)} steps")
-    return replace(statement, why_not=f"{', '.join(paying)} pay" if paying else "")
-
-
-def believed_summary(believed: Sequence[Believed]) -> str:
-    """Say how many winners are believed in everything, and what the others fail most often."""
-    failing = Counter(own.what for each in believed for own in each.unexplained)
-    passing = sum(not each.unexplained for each in believed)
-    inside = sum(not each.failing for each in believed)
-    words = f"{passing} of {len(believed)} winners pass the list of what was built and measured, "
-    words += f"{inside} of them in every figure, the others with a reason for each that is not"
-    others = [f"{number} fail in {what}" for what, number in failing.most_common()]
-    return f"{'; '.join([words, *others])}."
-
-
-def believed_lines(believed: Sequence[Believed], detailed: Container[str]) -> Iterator[str]:
-    """Yield the section of the page.
-
-    Parameters
-    ----------
-    believed
-        Of all winners: one row each, with what does not hold.
-    detailed
-        Words of the questions with all statements and steps.
-    """
-    yield "## Can the winners be believed?"
-    yield ""
-    yield (
-        "Limits are the extremes of chips with an HBM that were built in the same process or a "
-        "newer one, and the highest utilisation that a published run of such a model reached. "
-        "Where a figure lies outside, its row says what a step back would bring: that the step "
-        "loses, takes area and brings nothing, or that the space does not allow it, is a reason to "
-        "stay outside; so is that half of something loses a little, and no step on another axis "
-        "makes more of its area. Others stand in italics. A step keeps all other axes, and is "
-        "placed again. Utilisation is that of the FLOPs that causal masks leave."
-    )
-    yield ""
-    outside = [
-        [each.words, _held(each), "; ".join(map(_outside, each.failing))] for each in believed
-    ]
-    yield from table(("question", "hold", "outside, and why it stays so"), outside)
-    for each in believed:
-        if each.words not in detailed:
-            continue
-        yield ""
-        yield f"### {each.words}: {_held(each)} hold"
-        yield ""
-        rows = [
-            [
-                own.what,
-                *map(format_number, (own.figure, own.low, own.high)),
-                own.source,
-                own.why_not,
-            ]
-            for own in each.statements
-        ]
-        yield from table(("figure", "winner", "from", "to", "limits", "outside"), rows)
-        yield ""
-        steps = {(step.axis, step.up): step.words for step in each.steps}
-        ways = [[axis, steps[axis, False], steps[axis, True]] for axis, up in steps if up]
-        yield from table(("axis", "a step down", "a step up"), ways)
-
-
-def _outside(statement: Statement) -> str:
-    """Return why a statement does not hold, in italics where there is no reason for it."""
-    mark = "" if statement.has_reason else "*"
-    return f"{mark}{statement.what}: {statement.why_not}{mark}"
-
-
-def _held(believed: Believed) -> str:
-    """Return how many statements hold."""
-    return f"{len(believed.statements) - len(believed.failing)} of {len(believed.statements)}"

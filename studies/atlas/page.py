@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from phaze_opt.evaluation import COST_MODEL_VERSION
 from studies.atlas.answers import Answer, Common
-from studies.atlas.believable import believed_lines, believed_summary
+from studies.atlas.believed_page import believed_lines, believed_summary
 from studies.atlas.examined import examined_lines
 from studies.atlas.markdown import table
 from studies.atlas.parts import PARTS, common_lines

@@ -20,7 +20,7 @@ from studies.atlas import __main__ as program
 from studies.atlas import believable
 from studies.atlas import questions as asking
 from studies.atlas.answers import Answer, Checked, answer, check, common_answer
-from studies.atlas.believable import believed_summary
+from studies.atlas.believed_page import believed_summary
 from studies.atlas.examined import examine
 from studies.atlas.figures import picture
 from studies.atlas.page import page

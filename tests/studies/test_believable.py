@@ -12,18 +12,11 @@ from phaze_opt.spec.axes import Scalar
 from phaze_opt.validation.stated_run import evaluate_stated_run
 from phaze_opt.whole_space.enumerating import enumerate_study
 from studies.atlas import believable
-from studies.atlas.believable import (
-    Believed,
-    Statement,
-    Step,
-    believed,
-    believed_lines,
-    believed_summary,
-    built_chips,
-    with_step,
-)
+from studies.atlas.believable import Believed, believed, built_chips
+from studies.atlas.believed_page import believed_lines, believed_summary
 from studies.atlas.measured import measured_runs
 from studies.atlas.questions import Question
+from studies.atlas.steps import Statement, Step, with_step
 from studies.paper.searches import study_in
 from studies.work import Work
 from tests.studies.test_robustness import SPEC
