@@ -168,7 +168,7 @@ def _pass_s(
     return _least_s(graph, rates, extra, group, kept, sort == "chip")
 
 
-@lru_cache(maxsize=2**15)
+@lru_cache(maxsize=2**18)
 def _least_s(
     graph: OperatorGraph,
     rates: Rates,
