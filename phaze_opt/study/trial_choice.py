@@ -10,6 +10,7 @@ from operator import itemgetter
 from typing import Any
 
 from phaze_opt.errors import InputError, unknown_name
+from phaze_opt.limits import MOST_TRIALS, check_size
 from phaze_opt.study.trials import TrialRecord, trial_to_json_dict
 
 _OPERATORS: dict[str, Callable[[Any, Any], bool]] = {
@@ -55,8 +56,8 @@ def choose_trials(
     InputError
         If a condition cannot be read, or no trial has such a key; then no trial is yielded.
     """
-    if limit is not None and limit < 1:
-        raise InputError(f"limit is {limit}, but it must be at least 1.")
+    if limit is not None:
+        check_size("limit", limit, MOST_TRIALS)
     conditions = [_read_condition(condition) for condition in where]
     if not conditions and sort is None:
         return islice(iter(read(None)), limit)

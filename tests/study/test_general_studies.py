@@ -315,6 +315,9 @@ def test_trials_are_chosen_and_sorted(url: str) -> None:
     for where, sentence in ((["num_tc~3"], "cannot be read"), (["num_tcs=3"], "'num_tc'")):
         with pytest.raises(InputError, match=sentence):
             list(choose_trials(study.each_trial, where=where))
+    for limit, sentence in ((0, "at least 1"), (10**40, "at most 10,000,000")):
+        with pytest.raises(InputError, match=sentence):
+            choose_trials(study.each_trial, limit=limit)
 
 
 def test_trials_are_read_some_at_a_time(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
