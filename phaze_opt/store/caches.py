@@ -197,6 +197,9 @@ class NoEvaluations(EvaluationCache):
         """Compute the evaluation, which was not stored."""
         return compute(), False
 
+    def renew_lease(self, token: str) -> None:
+        """Nothing is claimed."""
+
 
 def find_evaluations(storage: Storage, keys: Iterable[str]) -> dict[str, Evaluation]:
     """Return the stored evaluations by key; keys without a stored evaluation are left out."""

@@ -13,7 +13,7 @@ from phaze_opt.bounds.study_bounds import StudyBounds
 from phaze_opt.spec.objectives import OBJECTIVES, ObjectiveName
 from phaze_opt.spec.space import DesignPoint
 from phaze_opt.spec.variations import Variation, varied
-from phaze_opt.store.caches import EvaluationCache, ScheduleCache
+from phaze_opt.store.caches import EvaluationCache, NoEvaluations, ScheduleCache
 from phaze_opt.store.leases import LeaseKeeper, new_token
 from phaze_opt.store.opening import open_storage
 from phaze_opt.store.stored_study import StoredStudy, find_study
@@ -36,10 +36,17 @@ class Engine:
         Evaluates one workload on one chip.
     bounded
         What is bounded; ``None`` for the first objective of the study.
+    keeps
+        Whether the database keeps evaluations and schedules, and gives those that it has.
     """
 
     def __init__(
-        self, study: StoredStudy, evaluator: Evaluator, bounded: ObjectiveName | None = None
+        self,
+        study: StoredStudy,
+        evaluator: Evaluator,
+        bounded: ObjectiveName | None = None,
+        *,
+        keeps: bool = True,
     ) -> None:
         resolved, workloads = study.resolved, study.workloads()
         reference = find_reference(resolved.nominal, study.storage)
@@ -47,8 +54,8 @@ class Engine:
         self.objective = Objective(
             resolved,
             workloads,
-            EvaluationCache(study.storage, self.token, LEASE_S),
-            ScheduleCache(study.storage),
+            EvaluationCache(study.storage, self.token, LEASE_S) if keeps else NoEvaluations(),
+            ScheduleCache(study.storage if keeps else None),
             evaluator,
             reference,
         )

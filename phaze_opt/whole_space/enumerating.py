@@ -283,7 +283,8 @@ def _empty(
                 with StopSignals(raise_on_repeat=False) as stop:
                     run = StudyRun(study, evaluator, 0, DEFAULT_LEASE_S, stop)
                     evaluate_baselines(run, new_token())
-                yield Engine(study, evaluator), BoundStore(storage)
+                # Nothing that is written is asked for again.
+                yield Engine(study, evaluator, keeps=False), BoundStore(storage)
         finally:
             storage.close()
 
