@@ -86,7 +86,8 @@ def run(setting: Setting) -> Iterator[Outcome]:
         random = setting.random(number)
         _restore(sound, copy, files)
         damage, line = random.choice(_DAMAGES), random.choice(_LINES)
-        for name in random.sample(used[line], random.randint(1, _MOST_DAMAGED)):
+        most = min(_MOST_DAMAGED, len(used[line]))
+        for name in random.sample(used[line], random.randint(1, most)):
             damage(random, copy / name)
         first, second = _ask(copy, line), _ask(copy, line)
         lines = first.stderr.splitlines()
