@@ -54,7 +54,8 @@ def choose_trials(
     Raises
     ------
     InputError
-        If a condition cannot be read, or no trial has such a key; then no trial is yielded.
+        If the limit is below 1 or above `MOST_TRIALS`, a condition cannot be read, or no trial has
+        such a key; then no trial is yielded.
     """
     if limit is not None:
         check_size("limit", limit, MOST_TRIALS)

@@ -48,7 +48,7 @@ from phaze_opt.whole_space.exhaustive import (
 )
 from phaze_opt.whole_space.pools import Pool, dask_cluster, processes
 from phaze_opt.whole_space.verification import enumerated_by
-from phaze_opt.whole_space.verifying import Check, check_origin, verify
+from phaze_opt.whole_space.verifying import Check, captured_again, check_origin, verify
 from phaze_opt.workload.graph import Workload
 
 Result = TypeVar("Result")
@@ -252,21 +252,40 @@ def verify_certificate(
         return verify(certificate, engine, store, on_check)
 
 
-def certify_again(study: Study, top: int = TOP) -> tuple[Certificate, list[Check]]:
+def certify_again(
+    study: Study, top: int = TOP, *, workloads: Sequence[Workload] | None = None
+) -> tuple[Certificate, list[Check]]:
     """Enumerate a study with an empty database, and check the certificate of what was found.
 
     In contrast to `verify_certificate` it needs none, and enumerates once. Who has numbers of an
     earlier enumeration compares them with the certificate.
 
+    Parameters
+    ----------
+    study
+        Frozen; of its database nothing else is used, and its models are captured again.
+    top
+        Number of best designs.
+    workloads
+        Replaced in tests; ``None`` for those that the study names.
+
+    Returns
+    -------
+    certificate, checks
+        Of the enumeration; no check compares that with itself.
+
     Raises
     ------
+    ConflictError
+        If the study was created with another version of the cost model.
     InputError
-        If no bound is known for the objective.
+        If no bound is known for the objective, or the space is too large.
     RefusedError
         If a claim of the certificate is wrong; the sentence names it.
     """
     study.check_version()
-    with _empty(study.resolved, study.workloads(), study.evaluator) as (engine, store):
+    captured = captured_again(study.resolved) if workloads is None else tuple(workloads)
+    with _empty(study.resolved, captured, study.evaluator) as (engine, store):
         found = enumerated_by(engine, store, top)
         return found.certificate, verify(found.certificate, engine, store, found=found)
 

@@ -45,8 +45,8 @@ from phaze_opt.whole_space.scalar_candidates import ChipSeconds, ScalarCandidate
 from phaze_opt.whole_space.scalar_passes import Passes, Sort
 from phaze_opt.workload.graph import WorkloadVariant
 
-_MARGIN = 1e-9
-"""Relative margin below a merit from which bounds are computed."""
+MARGIN = 1e-9
+"""Relative margin below a known rate or merit, from which bounds are computed."""
 
 
 @dataclass(eq=False)
@@ -155,14 +155,27 @@ class ScalarBounds:
         merit: float,
         rates: Sequence[float] = (1.0,),
     ) -> list[float]:
-        """Return the rates, in proportion to some, of which the merit is just below a given one.
+        """Return the rates, in proportion to some, whose merit is just below a given one.
 
-        0 for an objective that does not grow in proportion to the rates.
+        Parameters
+        ----------
+        design, rows, area_mm2
+            See `merit`.
+        merit
+            The given one; 0 gives rates of 0.
+        rates
+            Samples per second of every workload.
+
+        Returns
+        -------
+        rates
+            Samples per second of every workload; 0 for an objective that does not grow in
+            proportion to them.
         """
         scale = 0.0
         if self.arrays.bounded.name in RATE_OBJECTIVES:
             own = self.merit(design, rows, area_mm2, rates)
-            scale = merit / own * (1.0 - _MARGIN) if own > 0.0 else 0.0
+            scale = merit / own * (1.0 - MARGIN) if own > 0.0 else 0.0
         return [rate * scale for rate in rates]
 
     def merit(

@@ -112,6 +112,11 @@ def enumerated_by(engine: Engine, store: BoundStore | None, asked: int) -> Enume
         See `Verification`.
     asked
         Size of the top.
+
+    Raises
+    ------
+    InputError
+        If no bound is known for the objective, or the space is too large.
     """
     recorder = _Recorder(engine)
     enumeration = enumerate_space(engine, store, top=asked, pool=recorder)
@@ -133,7 +138,8 @@ class Verification:
     store
         Stores the bounds of arrays during the checks; ``None`` to store none.
     found
-        What a second enumeration found; ``None`` to enumerate when a check asks for it.
+        The enumeration that the certificate is of, where that was just made with this engine;
+        ``None`` to enumerate a second time.
     generator
         Draws the samples; its seed is the checksum of the certificate.
     """
@@ -191,7 +197,7 @@ class Verification:
 
     @cached_property
     def again(self) -> Enumerated:
-        """A second enumeration, by the arrays that made this certificate."""
+        """A second enumeration, by the arrays that made this certificate; or ``found``."""
         return self.found or enumerated_by(self.engine, self.store, self.certificate.asked)
 
     @cached_property

@@ -21,6 +21,7 @@ from phaze_opt.spec.objectives import RATE_OBJECTIVES
 from phaze_opt.spec.ordering import head_of
 from phaze_opt.spec.space import point_at
 from phaze_opt.whole_space.certificate import CertifiedBox, rates_of
+from phaze_opt.whole_space.scalar_bounds import MARGIN
 from phaze_opt.whole_space.verification import (
     Check,
     Verification,
@@ -37,9 +38,6 @@ MOST_SINGLE_CHIPS = 100_000
 
 _EVERY = 10
 """Of so many chips, one is also made from its point, and compared."""
-
-_MARGIN = 1e-9
-"""Relative margin below a bound of arrays from which plain Python computes the bound."""
 
 
 def check_partition(verification: Verification) -> Check:
@@ -179,7 +177,7 @@ def _scalar_bounds(
         stated = verification.certificate.boxes[which[at]].bounds[option]
         for size, hbm_bytes in enumerate(boxes.hbm_bytes[:, at].tolist()):
             sized = replace(design, accelerator=replace(chip, hbm_bytes=hbm_bytes))
-            known = [1.0] if rates is None else (rates[:, size, at] * (1.0 - _MARGIN)).tolist()
+            known = [1.0] if rates is None else (rates[:, size, at] * (1.0 - MARGIN)).tolist()
             if of_rates:
                 known = scalar.rates_below(sized, rows, area_mm2, stated[size], known)
             found = scalar.of_box(sized, rows, known)
