@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -19,7 +19,7 @@ from phaze_opt.whole_space.verification import RefusedError
 from studies.atlas import __main__ as program
 from studies.atlas import believable
 from studies.atlas import questions as asking
-from studies.atlas.answers import Answer, Checked, answer, check, common_answer
+from studies.atlas.answers import Answer, Checked, Proven, answer, check, common_answer
 from studies.atlas.believed_page import believed_summary
 from studies.atlas.examined import examine
 from studies.atlas.figures import picture
@@ -136,14 +136,20 @@ def test_answers_are_kept(work: Work, answers: list[Answer]) -> None:
     assert other.checks is None and other.proven.status == "certified" and not told
 
 
-@pytest.mark.parametrize("field", ["points", "evaluated", "values"])
-def test_what_is_not_certified_is_refused(work: Work, answers: list[Answer], field: str) -> None:
+OTHERS: dict[str, Callable[[Proven], Proven]] = {
+    "points": lambda proven: replace(proven, points=proven.points + 1),
+    "evaluated": lambda proven: replace(proven, evaluated=proven.evaluated + 1),
+    "values": lambda proven: replace(proven, values={**proven.values, "pe_x": 32}),
+    "speed": lambda proven: replace(proven, trained=replace(proven.trained, samples_per_s=1.0)),
+}
+
+
+@pytest.mark.parametrize("what", OTHERS)
+def test_what_is_not_certified_is_refused(work: Work, answers: list[Answer], what: str) -> None:
     """An answer whose space has another optimum, or another number of designs."""
-    proven = answers[0].proven
-    other: object = getattr(proven, field)
-    changed_to = other + 1 if isinstance(other, int) else {**proven.values, "pe_x": 32}
+    other = replace(answers[0], proven=OTHERS[what](answers[0].proven))
     with pytest.raises(RefusedError, match="is best"):
-        check(work, [replace(answers[0], proven=replace(proven, **{field: changed_to}))])
+        check(work, [other])
 
 
 def test_answers_travel_in_one_file(work: Work, answers: list[Answer], tmp_path: Path) -> None:

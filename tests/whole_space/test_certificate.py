@@ -23,7 +23,7 @@ from phaze_opt.whole_space.enumerating import (
     enumerate_study,
     verify_certificate,
 )
-from phaze_opt.whole_space.exhaustive import Enumeration
+from phaze_opt.whole_space.exhaustive import Enumeration, enumerate_space
 from phaze_opt.whole_space.verifying import RefusedError, verify
 from tests.study.fakes import TOY, toy_spec
 from tests.whole_space.enumerations import CASES, RUN, engine_of
@@ -69,10 +69,9 @@ def test_a_study_is_certified_again(
 ) -> None:
     """The same certificate, from one enumeration that knows of no other, and the other checks."""
     counted: list[int] = []
-    searched = verification.enumerate_space
 
     def count(*given: Any, **named: Any) -> Enumeration | None:
-        found = searched(*given, **named)
+        found = enumerate_space(*given, **named)
         counted.append(0 if found is None else found.evaluated)
         return found
 
