@@ -26,7 +26,7 @@ from phaze_opt.bounds.bounding import (
     stored_bounds,
 )
 from phaze_opt.bounds.box_order import SMALLEST, BoxOrder, Cell
-from phaze_opt.bounds.point_grid import PointGrid
+from phaze_opt.bounds.point_grid import Place, PointGrid
 from phaze_opt.bounds.study_bounds import StudyBounds, check_bounded
 from phaze_opt.on_demand import cached_property
 from phaze_opt.spec.ordering import Head, head_of
@@ -57,7 +57,7 @@ class BoundedPoint:
     point: DesignPoint
     bound: float
     head: Head
-    place: tuple[int, int, int]
+    place: Place
     batches: int = 0
 
 

@@ -9,6 +9,9 @@ from phaze_opt.bounds.space_chips import SpaceChips, allowed_chips, option_indic
 from phaze_opt.spec.frozen import ResolvedStudy
 from phaze_opt.spec.space import DesignPoint, point_at
 
+Place = tuple[int, int, int]
+"""Option, size of the HBM and architecture of a point."""
+
 
 @dataclass(frozen=True, eq=False)
 class PointGrid:

@@ -352,6 +352,34 @@ class StudyBounds:
         ways, unknown_s = list(self.ways_of(inputs, chips)), np.full(chips.hbm_bytes.shape, np.inf)
         return self._least_of_ways(inputs, ways, chips, unknown_s, [None] * len(ways))
 
+    def takes_longer(
+        self, chips: BoundedChips, size: int, inputs: RunInputs, known_s: float
+    ) -> bool:
+        """Whether a run surely takes longer than a known time, in every way to place it.
+
+        Parameters
+        ----------
+        chips
+            One chip of the space.
+        size
+            Index of the size of its HBM.
+        inputs
+            Workload, whole network and training run.
+        known_s
+            Of a batch.
+        """
+        sizes = self.ways.rates_of_sizes(inputs, chips)[size : size + 1]
+        enough_s = np.full((1, 1), known_s * (1.0 + ROUNDING))
+        for run in self.on_slices(inputs):
+            for variant in self.variants(run):
+                way = Way(run, variant, np.zeros(1), np.full((1, 1), np.inf))
+                box_s = self.ways.box_times_s(way, chips)
+                if loses(None if box_s is None else box_s[size : size + 1], enough_s):
+                    continue
+                if (self.ways.least_s(way, chips, sizes, enough_s) < enough_s).any():
+                    return False
+        return True
+
     def _on_boxes(self, ways: Sequence[Way], chips: BoundedChips) -> list[FloatArray | None]:
         """Bound the ways on the boxes of chips, where that may leave some of them out."""
         if chips is self.ways.box_times(chips.space).boxes or self._may_skip(chips):

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Callable, MutableMapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from phaze_opt.codec import to_builtins
@@ -15,6 +16,7 @@ from phaze_opt.hardware.accelerator import Accelerator
 from phaze_opt.network.cluster import Cluster
 from phaze_opt.point import Point
 from phaze_opt.scheduling.schedule_problem import Schedule
+from phaze_opt.spec.axes import Scalar
 from phaze_opt.spec.constraints import (
     NOT_BUILDABLE,
     SMALLEST_VIOLATION,
@@ -25,8 +27,8 @@ from phaze_opt.spec.constraints import (
 )
 from phaze_opt.spec.designs import Design
 from phaze_opt.spec.frozen import ResolvedStudy, content_hash
-from phaze_opt.spec.objectives import Measured, ObjectiveKind, aggregated
-from phaze_opt.spec.ordering import Rank, best_of
+from phaze_opt.spec.objectives import RATE_OBJECTIVES, Measured, ObjectiveKind, aggregated
+from phaze_opt.spec.ordering import Rank, best_of, head_of, least_merit
 from phaze_opt.spec.run_inputs import RunInputs, run_inputs
 from phaze_opt.spec.space import DesignPoint
 from phaze_opt.spec.study_spec import PlacementChoice, StudySpec
@@ -39,6 +41,12 @@ Evaluator = Callable[
     [Workload, Accelerator, Cluster, Training, MutableMapping[str, Schedule]], Evaluation
 ]
 """Evaluates a point with a cache of schedules; tests replace it by a faster function."""
+
+TakesLonger = Callable[[RunInputs, float], bool]
+"""Whether a workload surely takes longer per batch than so many seconds, however it is placed."""
+
+_ROUNDING = 1e-9
+"""Relative margin of a time, so that no rounding decides between options."""
 
 
 def evaluate_point(
@@ -112,9 +120,18 @@ class Objective:
     schedules: ScheduleCache
     evaluator: Evaluator = evaluate_point
     reference: Sequence[Measured] = ()
+    _likely: dict[int, Mapping[str, Scalar]] = field(default_factory=dict)
 
-    def __call__(self, point: DesignPoint) -> Metrics:
-        """Check chip and area, then evaluate the point unless its evaluation is stored."""
+    def __call__(self, point: DesignPoint, takes_longer: TakesLonger | None = None) -> Metrics:
+        """Check chip and area, then evaluate the point unless its evaluation is stored.
+
+        Parameters
+        ----------
+        point
+            Of the study's space.
+        takes_longer
+            See `best_run`.
+        """
         started_s = time.monotonic()
         area_mm2: float | None = None
         runs: list[EvaluatedRun] = []
@@ -124,7 +141,8 @@ class Objective:
             violation = chip_violation(self.study, design.accelerator, design.cluster)
             area_mm2 = self.study.area_if_known_mm2(design.accelerator, design.cluster)
             if violation is None:
-                runs = [self.best_run(index, design) for index in range(len(self.study.spec.runs))]
+                count = len(self.study.spec.runs)
+                runs = [self.best_run(index, design, takes_longer) for index in range(count)]
                 violation = worst(run.violation for run in runs if run.violation is not None)
         except InputError as error:
             # A point of the space, but its chip, network or options cannot exist.
@@ -138,17 +156,44 @@ class Objective:
             quickly_proven_schedules=effort.quick,
         )
 
-    def best_run(self, run: int, design: Design) -> EvaluatedRun:
+    def best_run(
+        self, run: int, design: Design, takes_longer: TakesLonger | None = None
+    ) -> EvaluatedRun:
         """Evaluate one workload on a design, at the best of the solved options.
+
+        Parameters
+        ----------
+        run, design
+            Workload and design.
+        takes_longer
+            If it is given, options are not evaluated that surely take longer than others with which
+            they would count as equal. The answer is the same.
 
         Raises
         ------
         InputError
             If the options exclude each other in every combination.
         """
-        runs = [self.evaluate(inputs) for inputs in run_inputs(self.study, run, design)]
+        every = run_inputs(self.study, run, design)
         area_mm2 = self.study.area_if_known_mm2(design.accelerator, design.cluster) or 0.0
-        return best_of_runs(self.study, runs, area_mm2)
+        kind = self.study.spec.objective_kinds[0]
+        if takes_longer is None or kind.name not in RATE_OBJECTIVES:
+            return best_of_runs(self.study, [self.evaluate(inputs) for inputs in every], area_mm2)
+        # Mostly the same options are the best as on the last design.
+        order = sorted(
+            range(len(every)), key=lambda place: every[place].chosen != self._likely.get(run)
+        )
+        runs: dict[int, EvaluatedRun] = {}
+        equal_s = math.inf
+        for place in order:
+            if equal_s < math.inf and takes_longer(every[place], equal_s):
+                continue
+            runs[place] = self.evaluate(every[place])
+            if runs[place].violation is None:
+                equal_s = min(equal_s, _longest_as_good_s(kind, runs[place], area_mm2))
+        best = best_of_runs(self.study, [runs[place] for place in sorted(runs)], area_mm2)
+        self._likely[run] = best.inputs.chosen
+        return best
 
     def evaluate(self, inputs: RunInputs) -> EvaluatedRun:
         """Evaluate one workload, unless its evaluation is stored."""
@@ -227,6 +272,17 @@ def best_of_runs(
     if best is not None:
         return best
     return min(runs, key=lambda run: 0.0 if run.violation is None else run.violation.excess)
+
+
+def _longest_as_good_s(kind: ObjectiveKind, run: EvaluatedRun, area_mm2: float) -> float:
+    """Return the time of a batch from which on other options are worse than a run by a rate.
+
+    Up to there they may count as equal to it (`phaze_opt.spec.ordering.VALUE_BIN`).
+    """
+    value = kind.of(measured_run(run, area_mm2))
+    equal = least_merit(head_of(value, 0, 0.0))
+    batch_s = run.inputs.training.global_batch / run.evaluation.throughput_samples_per_s
+    return batch_s * value / equal * (1.0 + _ROUNDING)
 
 
 def measured_run(run: EvaluatedRun, area_mm2: float) -> Measured:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
+
+import numpy as np
 
 from phaze_opt.arrays import FloatArray
+from phaze_opt.bounds.bounded_chips import BoundedChips
 from phaze_opt.bounds.bounding import SpacePart, bound_parts
-from phaze_opt.bounds.point_grid import PointGrid
+from phaze_opt.bounds.point_grid import Place, PointGrid
 from phaze_opt.bounds.study_bounds import StudyBounds
 from phaze_opt.spec.objectives import OBJECTIVES, ObjectiveName
 from phaze_opt.spec.space import DesignPoint
@@ -18,7 +21,7 @@ from phaze_opt.store.leases import LeaseKeeper, new_token
 from phaze_opt.store.opening import open_storage
 from phaze_opt.store.stored_study import StoredStudy, find_study
 from phaze_opt.study.baselines import find_reference
-from phaze_opt.study.objective import Evaluator, Objective
+from phaze_opt.study.objective import Evaluator, Objective, TakesLonger
 from phaze_opt.study.trials import Metrics
 
 LEASE_S = 10.0
@@ -67,11 +70,31 @@ class Engine:
         """Bound the architectures of each part; see `phaze_opt.bounds.bounding.Bounder`."""
         return bound_parts(self.grid, self.rule, parts)
 
-    def evaluate(self, points: Sequence[DesignPoint]) -> list[Metrics]:
-        """Evaluate points."""
+    def evaluate(
+        self, points: Sequence[DesignPoint], places: Sequence[Place] = ()
+    ) -> list[Metrics]:
+        """Evaluate points.
+
+        Parameters
+        ----------
+        points
+            Of the study's space.
+        places
+            Where they are in the grid: solved options that surely lose are not evaluated then.
+            Without them every option is; the answer is the same.
+        """
         evaluations = self.objective.evaluations
         with LeaseKeeper([evaluations], self.token, LEASE_S):
-            return [self.objective(point) for point in points]
+            if not places:
+                return [self.objective(point) for point in points]
+            bounded = zip(points, map(self._takes_longer, places), strict=True)
+            return [self.objective(point, takes_longer) for point, takes_longer in bounded]
+
+    def _takes_longer(self, place: Place) -> TakesLonger:
+        """Return what bounds the options of a point."""
+        _, size, row = place
+        chip = BoundedChips.of(self.grid.chips, np.array([row]))
+        return partial(self.rule.takes_longer, chip, size)
 
 
 @dataclass(frozen=True)
@@ -111,6 +134,8 @@ def bound_there(job: EngineJob, parts: Sequence[SpacePart]) -> list[FloatArray]:
     return engine_of(job).bound(parts)
 
 
-def evaluate_there(job: EngineJob, points: Sequence[DesignPoint]) -> list[Metrics]:
+def evaluate_there(
+    job: EngineJob, points: Sequence[DesignPoint], places: Sequence[Place] = ()
+) -> list[Metrics]:
     """Evaluate points, in whatever process this runs."""
-    return engine_of(job).evaluate(points)
+    return engine_of(job).evaluate(points, places)

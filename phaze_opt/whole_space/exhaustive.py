@@ -441,7 +441,12 @@ class _Search:
                 return
             # All points after an excluded point are excluded too.
             excluded = self.best.excludes(bounded.head)
-            pending.append((bounded, None if excluded else self.pool.evaluate([bounded.point])))
+            pending.append((bounded, None if excluded else self._begin(bounded)))
+
+    def _begin(self, bounded: BoundedPoint) -> Task[list[Metrics]]:
+        """Submit a point; where nothing is bounded, its options are not either."""
+        places = [] if self.best_first is None else [bounded.place]
+        return self.pool.evaluate([bounded.point], places)
 
     def _enter(self, bounded: BoundedPoint, metrics: Metrics, pending: int) -> None:
         """Count an evaluation, and report the progress; ``pending`` evaluations are under way."""

@@ -17,6 +17,7 @@ import numpy as np
 
 from phaze_opt.arrays import BoolArray, FloatArray
 from phaze_opt.bounds.bounding import SpacePart, bounds_of_boxes, parts_of, stored_bounds
+from phaze_opt.bounds.point_grid import Place
 from phaze_opt.bounds.study_bounds import check_bounded
 from phaze_opt.errors import InputError
 from phaze_opt.spec.objectives import PAID_OBJECTIVES, ObjectiveName
@@ -208,8 +209,9 @@ class _FrontSearch:
             while len(pending) <= self._pool.ahead and self._is_point_next():
                 costs, place = heapq.heappop(self._heap)
                 if not self._archive.dominates(costs):
-                    point = self._grid.point(*self._at(place))
-                    pending.append(((costs, place), self._pool.evaluate([point])))
+                    at = self._at(place)
+                    begun = self._pool.evaluate([self._grid.point(*at)], [at] if bounds else [])
+                    pending.append(((costs, place), begun))
             if stopped():
                 return None
             if pending:
@@ -257,7 +259,7 @@ class _FrontSearch:
             self._heap = [self._heap[place] for place in np.flatnonzero(left).tolist()]
             heapq.heapify(self._heap)
 
-    def _at(self, place: int) -> tuple[int, int, int]:
+    def _at(self, place: int) -> Place:
         """Return the option, the size of the HBM and the architecture of a point."""
         option, size, row = np.unravel_index(place, self._grid.shape)
         return int(option), int(size), int(row)

@@ -16,6 +16,7 @@ from typing import Generic, Protocol, TypeVar
 
 from phaze_opt.arrays import FloatArray
 from phaze_opt.bounds.bounding import SpacePart
+from phaze_opt.bounds.point_grid import Place
 from phaze_opt.child_processes import begin_in_process
 from phaze_opt.spec.space import DesignPoint
 from phaze_opt.store.leases import expire_dead_workers
@@ -60,8 +61,10 @@ class Pool(Protocol):
         """Bound the architectures of each part, with arrays of shape (sizes, architectures)."""
         ...
 
-    def evaluate(self, points: Sequence[DesignPoint]) -> Task[list[Metrics]]:
-        """Evaluate points."""
+    def evaluate(
+        self, points: Sequence[DesignPoint], places: Sequence[Place] = ()
+    ) -> Task[list[Metrics]]:
+        """Evaluate points, as `phaze_opt.whole_space.engine.Engine.evaluate` does."""
         ...
 
 
@@ -77,9 +80,11 @@ class LocalPool:
         """Bound parts."""
         return Task(partial(self._engine.bound, parts))
 
-    def evaluate(self, points: Sequence[DesignPoint]) -> Task[list[Metrics]]:
+    def evaluate(
+        self, points: Sequence[DesignPoint], places: Sequence[Place] = ()
+    ) -> Task[list[Metrics]]:
         """Evaluate points."""
-        return Task(partial(self._engine.evaluate, points))
+        return Task(partial(self._engine.evaluate, points, places))
 
 
 class RemotePool:
@@ -104,9 +109,12 @@ class RemotePool:
         """Bound parts."""
         return Task(self._executor.submit(partial(bound_there, self._job, parts)).result)
 
-    def evaluate(self, points: Sequence[DesignPoint]) -> Task[list[Metrics]]:
+    def evaluate(
+        self, points: Sequence[DesignPoint], places: Sequence[Place] = ()
+    ) -> Task[list[Metrics]]:
         """Evaluate points."""
-        return Task(self._executor.submit(partial(evaluate_there, self._job, points)).result)
+        there = partial(evaluate_there, self._job, points, places)
+        return Task(self._executor.submit(there).result)
 
 
 @contextmanager

@@ -13,7 +13,7 @@ import numpy as np
 from phaze_opt.bounds.best_first import BestFirst
 from phaze_opt.bounds.box_order import are_bounded_at_once
 from phaze_opt.bounds.box_tree import BoxTree, Region
-from phaze_opt.bounds.point_grid import PointGrid
+from phaze_opt.bounds.point_grid import Place, PointGrid
 from phaze_opt.errors import PhazeError
 from phaze_opt.hardware.accelerator import Accelerator
 from phaze_opt.on_demand import cached_property
@@ -82,13 +82,18 @@ def is_near(first: float, second: float) -> bool:
 
 
 class _Recorder(LocalPool):
-    """A pool that keeps the metrics of every evaluated point, by the values of the point."""
+    """A pool that keeps the metrics of every evaluated point, by the values of the point.
+
+    All solved options are evaluated: no bound that is to be checked leaves one out.
+    """
 
     def __init__(self, engine: Engine) -> None:
         super().__init__(engine)
         self.evaluated: dict[tuple[tuple[str, Scalar], ...], Metrics] = {}
 
-    def evaluate(self, points: Sequence[DesignPoint]) -> Task[list[Metrics]]:
+    def evaluate(
+        self, points: Sequence[DesignPoint], places: Sequence[Place] = ()
+    ) -> Task[list[Metrics]]:
         """Evaluate points at once."""
         results = super().evaluate(points).result()
         by_point = zip(points, results, strict=True)

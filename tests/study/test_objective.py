@@ -8,14 +8,21 @@ from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from phaze_opt.evaluation import Evaluation
+from phaze_opt.hardware.accelerator import Accelerator
+from phaze_opt.network.cluster import Cluster
 from phaze_opt.spec.axes import Scalar
-from phaze_opt.spec.space import DesignPoint
+from phaze_opt.spec.frozen import ResolvedStudy
+from phaze_opt.spec.run_inputs import RunInputs
+from phaze_opt.spec.space import DesignPoint, Space
 from phaze_opt.spec.study_spec import AreaSpec
-from phaze_opt.store.caches import EvaluationCache, ScheduleCache
+from phaze_opt.store.caches import EvaluationCache, NoEvaluations, ScheduleCache
 from phaze_opt.study.objective import Objective
 from phaze_opt.study.trials import metrics_from_plain, metrics_to_plain
+from phaze_opt.training import Training
+from phaze_opt.workload.graph import Workload
 from tests.spec.test_space import TIED, points
 from tests.study.fakes import TOY, toy_evaluator, toy_study
 
@@ -97,6 +104,57 @@ def test_second_time_is_cached(objective: Objective) -> None:
     first, second = objective(point), objective(point)
     assert (first.cached, second.cached) == (False, True)
     assert replace(first, cached=True, evaluate_s=0.0) == replace(second, evaluate_s=0.0)
+
+
+OPTION = st.tuples(
+    st.floats(1.0, 1.002) | st.floats(1.0, 3.0),
+    st.sampled_from([1.0, 2.0, 3.0]),
+    st.booleans(),
+    st.just(1.0) | st.floats(0.0, 1.0),
+)
+"""Seconds and joules of a batch, whether it fits, and the share of its seconds that is a bound."""
+
+
+@pytest.fixture(scope="module")
+def several(tmp_path_factory: pytest.TempPathFactory) -> ResolvedStudy:
+    """Return a study of the toy workload that solves its ZeRO stage."""
+    space = Space("tpuv4-lanes", num_tc=[4, 8], zero={"solve": [0, 1, 2, 3]})
+    url = f"sqlite:///{tmp_path_factory.mktemp('options') / 'a.db'}"
+    return toy_study(url, space=space).resolved
+
+
+@given(st.lists(OPTION, min_size=4, max_size=4))
+@settings(max_examples=300)
+def test_options_that_surely_lose_may_be_left_out(
+    several: ResolvedStudy, options: list[tuple[float, float, bool, float]]
+) -> None:
+    """With any bounds the best option is the same, and what counts as equal is told by energy."""
+
+    def evaluator(
+        workload: Workload, chip: Accelerator, cluster: Cluster, training: Training, cache: Any
+    ) -> Evaluation:
+        seconds, energy_j, feasible, _ = options[training.zero]
+        small = replace(training, microbatch=1 if feasible else 8)
+        toy = toy_evaluator(workload, chip, cluster, small, cache)
+        if not feasible:
+            return toy
+        rate = training.global_batch / seconds
+        return replace(
+            toy,
+            throughput_samples_per_s=rate,
+            time_per_batch_s=seconds,
+            energy_by_level_j={"hbm": energy_j},
+        )
+
+    def takes_longer(inputs: RunInputs, known_s: float) -> bool:
+        seconds, *_, share = options[inputs.training.zero]
+        return seconds * share > known_s
+
+    objective = Objective(several, [TOY], NoEvaluations(), ScheduleCache(None), evaluator)
+    point = DesignPoint.of(num_tc=8)
+    for _ in range(2):  # the second time begins with the best one
+        every, bounded = objective(point), objective(point, takes_longer)
+        assert replace(bounded, evaluate_s=0.0) == replace(every, evaluate_s=0.0)
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from phaze_opt.bounds.best_first import BestFirst
 from phaze_opt.bounds.bounded_chips import BoundedChips
 from phaze_opt.bounds.bounding import SpacePart, bounds_of
 from phaze_opt.bounds.box_times import MOST_BOXES, BoxTimes
+from phaze_opt.bounds.point_grid import Place
 from phaze_opt.bounds.space_chips import allowed_chips, option_indices
 from phaze_opt.bounds.study_bounds import StudyBounds
 from phaze_opt.bounds.way_bounds import WayBounds
@@ -27,11 +29,13 @@ from phaze_opt.spec.constraints import chip_violation
 from phaze_opt.spec.designs import chip_of
 from phaze_opt.spec.freezing import check_names
 from phaze_opt.spec.ordering import value_bin
-from phaze_opt.spec.run_inputs import run_inputs
+from phaze_opt.spec.run_inputs import RunInputs, run_inputs
 from phaze_opt.spec.space import Space, all_points, numbered_point, point_at
 from phaze_opt.spec.study_spec import AreaSpec, ConstraintSpec, read_spec
 from phaze_opt.store.enumerations import BoundStore, rounded_up
+from phaze_opt.study.objective import EvaluatedRun, Objective
 from phaze_opt.study.study import Study, create_study
+from phaze_opt.whole_space.engine import Engine
 from phaze_opt.whole_space.enumerating import enumerate_study, enumeration_to_json_dict
 from phaze_opt.whole_space.exhaustive import Enumeration, enumerate_space
 from tests.study.fakes import TOY, toy_evaluator, toy_spec
@@ -198,6 +202,52 @@ def test_bounds_change_nothing_but_the_work(
         bounded.points - bounded.levels[1].points,
         bounded.levels[1].points - bounded.evaluated,
     ]
+    no_option_is_missed(engine)
+
+
+def places_of(engine: Engine) -> list[Place]:
+    """Return where all points of a space are."""
+    options, sizes, rows = engine.grid.shape
+    return list(product(range(options), range(sizes), range(rows)))
+
+
+def no_option_is_missed(engine: Engine) -> None:
+    """Metrics of points are the same where solved options that surely lose are left out."""
+    for place in places_of(engine):
+        point = engine.grid.point(*place)
+        every, bounded = engine.evaluate([point]), engine.evaluate([point], [place])
+        assert [replace(each, **NO_EFFORT) for each in every] == [
+            replace(each, **NO_EFFORT) for each in bounded
+        ]
+
+
+NO_EFFORT: dict[str, Any] = {
+    "evaluate_s": 0.0,
+    "cached": False,
+    "needed_schedules": 0,
+    "quickly_proven_schedules": 0,
+}
+
+
+@pytest.mark.parametrize("name", ["shared-experts", "split-backward", "today"])
+def test_options_that_surely_lose_are_not_evaluated(
+    prepared: Studies, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of several solved options fewer are evaluated where they are bounded."""
+    engine, asked = engine_of(prepared[name]), list[RunInputs]()
+    evaluate = Objective.evaluate
+
+    def counted(objective: Objective, inputs: RunInputs) -> EvaluatedRun:
+        asked.append(inputs)
+        return evaluate(objective, inputs)
+
+    monkeypatch.setattr(Objective, "evaluate", counted)
+    places = places_of(engine)[::5]
+    points = [engine.grid.point(*place) for place in places]
+    engine.evaluate(points)
+    every = len(asked)
+    engine.evaluate(points, places)
+    assert len(points) < len(asked) - every < every
 
 
 @pytest.fixture(scope="module")
