@@ -228,7 +228,7 @@ def _prove(work: Work, spec: StudySpec) -> Proven:
 def check(work: Work, answers: Sequence[Answer], *, kept: bool = False) -> list[Answer]:
     """Check the certificates of answers, unless that was done: each in a process of its own.
 
-    To check one takes longer than to find it, and up to 3.3 GB.
+    To check one takes longer than to find it, and up to 7 GB; for 16,384 devices 10 GB.
 
     Parameters
     ----------
