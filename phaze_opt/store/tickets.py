@@ -32,7 +32,7 @@ from sqlalchemy.orm import Session
 
 from phaze_opt.code_hash import code_hash
 from phaze_opt.spec.frozen import content_hash
-from phaze_opt.store.damage import DamagedError
+from phaze_opt.store.damage import DamagedError, damages
 from phaze_opt.store.leases import is_dead
 from phaze_opt.store.storage import Storage
 from phaze_opt.store.tables import (
@@ -397,7 +397,9 @@ class TicketOffice:
     def _made(self, session: Session) -> int:
         """Return the number of tickets, which are numbered from 0."""
         last = session.scalar(select(func.max(TicketRow.k)).where(self._mine))
-        return 0 if last is None else int(last) + 1
+        # SQLite holds text in any column.
+        with damages("The number of the study's last ticket"):
+            return 0 if last is None else int(last) + 1
 
     def _count(self, session: Session, state: str) -> int:
         """Count the tickets of a state."""

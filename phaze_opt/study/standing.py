@@ -68,12 +68,13 @@ def read_standing(study: StoredStudy) -> Standing:
         If a trial that is read, or what is stored of the others, is not of this program.
     """
     rest, facts = _facts_and_rest(study)
-    return Standing(
-        tally=facts.tally() + Tally.of(facts_of(study.resolved, trial) for trial in rest),
-        busy_s=busy_s(_array([*facts.intervals(), *_intervals(rest)], 2)),
-        best=_best(study, facts, rest),
-        front=_front(study, facts, rest),
-    )
+    with damages(f"What is stored of the trials of the study {study.name!r}"):
+        return Standing(
+            tally=facts.tally() + Tally.of(facts_of(study.resolved, trial) for trial in rest),
+            busy_s=busy_s(_array([*facts.intervals(), *_intervals(rest)], 2)),
+            best=_best(study, facts, rest),
+            front=_front(study, facts, rest),
+        )
 
 
 def find_best(study: StoredStudy) -> TrialRecord | None:

@@ -55,6 +55,8 @@ ON_SQLITE: list[tuple[str, Any]] = [
     ("UPDATE trial_params SET param_value = :value", 1e300),
     ("UPDATE study_directions SET direction = :value", "ODD"),
     ("UPDATE phaze_ticket SET attempts = :value", "many"),
+    ("UPDATE phaze_ticket SET k = :value WHERE k = 1", "[" * 300),
+    ("UPDATE phaze_facts SET ended_s = :value", "[]"),
     ("UPDATE phaze_ticket SET until_s = :value, state = 'held'", "tomorrow"),
     ("UPDATE phaze_ticket SET reason = :value, state = 'failed'", b"\xff"),
     ("UPDATE phaze_workload SET body = :value", "text"),
