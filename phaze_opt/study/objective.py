@@ -112,6 +112,8 @@ class Objective:
         Caches of results.
     reference
         Measures of every workload on the reference baseline; empty if there is one workload.
+    _likely
+        Solved options of each workload that were the best on the last design.
     """
 
     study: ResolvedStudy
